@@ -7,31 +7,14 @@ from html import unescape
 from typing import Any
 
 import pytest
-from django.contrib import admin
-from django.test import override_settings
-from django.urls import path
+from django.test import Client, override_settings
 
 from salon_jobs.admin import _in_order_of_use
-from tests.admin.test_admin_readers import Rows, staff, two, web
-from tests.admin.test_dashboard import busy
+from tests.admin.pages import ADMIN, Rows, html_of, page_of
 from tests.management.operator import add, insert
 from tests.support import change
 
-__all__ = ["busy", "two", "web"]  # fixtures
-
-ADMIN = "/admin/salon_jobs/"
 BIG = 1_234_567
-
-
-class OpsSite(admin.AdminSite):
-    """Second admin site of a project."""
-
-
-ops = OpsSite(name="ops")
-for model, model_admin in admin.site._registry.items():
-    if model._meta.app_label == "salon_jobs":
-        ops.register(model, type(model_admin))
-urlpatterns = [path("admin/ops/", ops.urls), path("admin/", admin.site.urls)]
 
 
 def form_of(text: str) -> tuple[str, dict[str, str]]:
@@ -49,61 +32,57 @@ def big(busy: tuple[Rows, Rows]) -> int:
 
 
 @override_settings(USE_THOUSAND_SEPARATOR=True, LANGUAGE_CODE="de")
-def test_numbers_with_separators_break_no_form_and_no_address(big: int) -> None:
-    client = staff(everything=True)
+def test_thousand_separators_break_no_form(operator: Client, big: int) -> None:
     for page in (f"job/{big}/change/", "job/failures/", "dashboard/"):
-        text = client.get(f"{ADMIN}{page}").content.decode()
-        assert "1.234" not in text.split('id="content"')[1], page
+        text = html_of(operator, page)
+        assert "1.234.567" not in text, page
         assert not re.search(r'(?:value|href|id|action|data-every)="[^"]*\d[.,]\d{3}', text), page
     for page in (f"job/{big}/change/", "job/failures/"):
-        address, fields = form_of(client.get(f"{ADMIN}{page}").content.decode())
-        question = client.post(address, fields).content.decode()
+        address, fields = form_of(html_of(operator, page))
+        question = operator.post(address, fields).content.decode()
         assert "1 job selected" in question, page
         assert f'name="newest" value="{big}"' in question
     change("INSERT INTO salon_jobs_job (task) SELECT 'ping' FROM generate_series(1, 10001)")
-    text = client.get(f"{ADMIN}job/?queue=default").content.decode()
+    text = html_of(operator, "job/?queue=default")
     assert "10,000+ jobs" in text
     assert "0.00+" not in text
 
 
-@override_settings(ROOT_URLCONF=__name__)
-def test_a_site_of_ones_own_keeps_to_its_own_pages_without_inline_styles(big: int) -> None:
-    client = staff(everything=True)
+@override_settings(ROOT_URLCONF="tests.admin.ops_urls")
+def test_own_site_links_its_own_pages(operator: Client, big: int) -> None:
+    """It has no inline style, which a strict policy would block."""
     for page in ("dashboard/", "job/", f"job/{big}/change/", "job/failures/", "blockedaggregate/", "message/"):
-        answer = client.get(f"/admin/ops/salon_jobs/{page}")
+        answer = operator.get(f"/admin/ops/salon_jobs/{page}")
         assert answer.status_code == 200
         text = answer.content.decode()
         assert not re.findall(r'"(/admin/(?!ops/)[^"]*)"', text), page
         assert not re.findall(r' style="[^"]*"', text), "a strict policy would block it"
 
 
-def test_links_that_a_project_adds_to_the_index_stay(two: tuple[Rows, Rows]) -> None:
+def test_added_index_links_stay(two: tuple[Rows, Rows]) -> None:
     links = {"name": "Runbooks", "app_url": "/runbooks/", "models": [{"name": "Deploys", "admin_url": "/runbooks/1"}]}
     group = {"name": "Jobs", "app_label": "salon_jobs", "app_url": "/", "models": links["models"]}
     assert _in_order_of_use(lambda request: [links, group])(None) == [links, group]
 
 
-def test_a_filter_that_this_process_can_not_name_filters_all_the_same(two: tuple[Rows, Rows]) -> None:
-    client = staff(everything=True)
+def test_unknown_filter_value_still_filters(operator: Client, two: tuple[Rows, Rows]) -> None:
     change("INSERT INTO salon_jobs_cron_tick (entry, tick_at) VALUES ('nightly', now())")
     for query in ("job/?task=of-late", "job/?queue=of-late", "job/?fingerprint=5", "crontick/?entry=of-late"):
-        text = client.get(f"{ADMIN}{query}").content.decode()
+        text = html_of(operator, query)
         assert "\n0 " in text, query
         assert f'href="?{query.partition("?")[2]}"' in text, "the chosen one is offered"
 
 
-def test_times_are_of_one_zone_on_a_page(two: tuple[Rows, Rows]) -> None:
+def test_page_uses_one_time_zone(operator: Client, two: tuple[Rows, Rows]) -> None:
     insert("job_error", job_id=two[0].job, attempt=1, error_class="E", occurred_at="2026-05-06T03:00+00")
     change("UPDATE salon_jobs_blocked_aggregate SET since = '2026-05-06T03:00+00'")
-    client = staff(everything=True)
     with override_settings(TIME_ZONE="Asia/Tokyo"):
-        assert "2026-05-06 12:00:00" in client.get(f"{ADMIN}job/{two[0].job}/change/").content.decode()
-        assert "since 2026-05-06 12:00:00" in client.get(f"{ADMIN}message/{two[0].message}/change/").content.decode()
+        assert "2026-05-06 12:00:00" in html_of(operator, f"job/{two[0].job}/change/")
+        assert "since 2026-05-06 12:00:00" in html_of(operator, f"message/{two[0].message}/change/")
 
 
 @pytest.mark.uuid_keys
-def test_what_a_project_does_not_configure_is_left_out(busy: tuple[Rows, Rows], settings: Any) -> None:
-    client = staff(everything=True)
+def test_unconfigured_parts_are_left_out(operator: Client, busy: tuple[Rows, Rows], settings: Any) -> None:
     consumer = {"SOURCE": "rn::nats:::orders", "TASKS": {"order.created": "ping"}}
     settings.SALON_JOBS = {**settings.SALON_JOBS, "CONSUMERS": {"orders": consumer}}
     parts = {
@@ -114,11 +93,11 @@ def test_what_a_project_does_not_configure_is_left_out(busy: tuple[Rows, Rows], 
         "job/?": ["Fan-outs"],
     }
     for page, words in parts.items():
-        text = client.get(f"{ADMIN}{page}").content.decode().split('id="content"')[1]
+        text = page_of(operator, page)
         assert [word for word in words if word not in text] == [], page
     configured = {key: value for key, value in settings.SALON_JOBS.items() if key not in ("STORE_MODEL", "CONSUMERS")}
     settings.SALON_JOBS = {**configured, "MEMBERSHIP_MODEL": None, "OUTBOX": {**configured["OUTBOX"], "PRODUCER": None}}
     for page, words in parts.items():
-        text = client.get(f"{ADMIN}{page}").content.decode().split('id="content"')[1]
+        text = page_of(operator, page)
         assert [word for word in words if word in text] == [], page
-    assert client.get(f"{ADMIN}job/{busy[0].job}/change/").status_code == 200
+    assert operator.get(f"{ADMIN}job/{busy[0].job}/change/").status_code == 200

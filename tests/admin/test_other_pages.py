@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from html import unescape
 from typing import Any
@@ -19,54 +19,36 @@ from django.db import OperationalError, connections
 from django.http import HttpRequest
 from django.test import Client, override_settings
 
-from project.local.ports import free_port
 from salon_jobs import cron, task
 from salon_jobs.control import run_cron_entry
 from salon_jobs.core.errors import CronInvalid
 from salon_jobs.jobs import registry
 from salon_jobs.schedules.entries import cron_entries
-from tests.admin.test_admin_readers import ADMIN, Rows, staff, two, web
+from tests.admin.pages import ADMIN, Rows, as_text, buttons, form, html_of, logged, page_of, staff, text_of
 from tests.management.operator import add, insert
-from tests.outbox.test_operate_messages import ORDERS, block, write
-from tests.support import change, seen
-
-__all__ = ["two", "web"]  # fixtures
+from tests.outbox.rows import ORDERS, block, write
+from tests.support import change, closed_port, seen
 
 pytestmark = pytest.mark.usefixtures("two")
 
-
-def page_of(client: Client, page: str) -> str:
-    answer = client.get(f"{ADMIN}{page}", follow=True)
-    assert answer.status_code == 200
-    return answer.content.decode().split('id="content"')[1]
-
-
-def text_of(client: Client, page: str) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page_of(client, page)))
+ENTRIES = "cronentrystate/"
+NIGHTLY = f"{ENTRIES}test-nightly/change/"
+MESSAGES = f"{ADMIN}message/"
+Payload = Callable[[datetime], dict[str, object]]
 
 
 @pytest.fixture
-def nightly() -> Iterator[None]:
-    """Declare an entry with a payload that depends on its tick, which a scheduler has seen."""
+def declare() -> Iterator[Callable[[Payload], None]]:
+    """Return a function that declares an entry with such a payload, which a scheduler has seen."""
 
     @task(name="test-nightly")
     def clean(day: str, until: date) -> None: ...
 
-    def payload(tick: datetime) -> dict[str, object]:
-        return {"day": f"{tick:%A}", "until": tick.date()}
+    def declare(payload: Payload) -> None:
+        cron("30 3 * * *", clean, payload=payload, timezone="Europe/Berlin")
+        change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('test-nightly'), ('of-another-release')")
 
-    cron("30 3 * * *", clean, payload=payload, timezone="Europe/Berlin")
-    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('test-nightly'), ('of-another-release')")
-    change(
-        "INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id)"
-        " VALUES ('test-nightly', now() - interval '1 h', 77), ('test-nightly', now() - interval '25 h', 76)"
-    )
-    add(id=77, task="test-nightly", state="failed", reason="attempts_exhausted")
-    yield
-    undeclare()
-
-
-def undeclare() -> None:
+    yield declare
     kept = [entry for entry in cron_entries.all() if entry.name != "test-nightly"]
     cron_entries.clear()
     for entry in kept:
@@ -74,155 +56,144 @@ def undeclare() -> None:
     registry.unregister("test-nightly")
 
 
+@pytest.fixture
+def nightly(declare: Callable[[Payload], None]) -> None:
+    """Declare an entry with a payload that depends on its tick, and ticks of which the last failed."""
+    declare(lambda tick: {"day": f"{tick:%A}", "until": tick.date()})
+    for hours, job in ((1, 77), (25, 76)):
+        at = datetime.now(UTC) - timedelta(hours=hours)
+        insert("cron_tick", entry="test-nightly", tick_at=at, job_id=job)
+    add(id=77, task="test-nightly", state="failed", reason="attempts_exhausted")
+
+
 @pytest.mark.usefixtures("nightly")
-def test_a_cron_entry_shows_when_it_runs_and_what_became_of_it() -> None:
-    client = staff(everything=True)
-    listed = text_of(client, "cronentrystate/")
+def test_cron_entry_shows_ticks_and_results(operator: Client) -> None:
+    listed = text_of(operator, ENTRIES)
     assert re.search(r"test-nightly 30 3 \* \* \* Europe/Berlin (in [\d.]+ (s|min|h|d)|now) 1 h ago failed", listed)
     assert re.search(r"of-another-release not declared in this process - - ", listed)
-    shown = text_of(client, "cronentrystate/test-nightly/change/")
-    assert re.search(r'"day": "\w+day", "until": "20\d\d-\d\d-\d\d" }', shown.replace("&quot;", '"'))
+    shown = text_of(operator, NIGHTLY)
+    assert re.search(r'"day": "\w+day", "until": "20\d\d-\d\d-\d\d" }', shown)
     assert shown.count(", in ") in (4, 5), "the next one may be now"
     assert "failed: attempts_exhausted" in shown
-    assert "Run now" not in text_of(client, "cronentrystate/of-another-release/change/")
+    assert "Run now" not in text_of(operator, f"{ENTRIES}of-another-release/change/")
     [(tick,)] = seen("SELECT id FROM salon_jobs_cron_tick WHERE job_id = 77")
-    assert 'href="/admin/salon_jobs/job/77/change/"' in page_of(client, f"crontick/{tick}/change/")
+    assert f'href="{ADMIN}job/77/change/"' in page_of(operator, f"crontick/{tick}/change/")
 
 
 @pytest.mark.usefixtures("nightly")
-def test_run_now_adds_one_job_and_logs_who_did() -> None:
-    page = f"{ADMIN}cronentrystate/test-nightly/change/"
+def test_run_now_adds_job_and_logs(operator: Client) -> None:
+    page = f"{ADMIN}{NIGHTLY}"
     for may, jobs in (("view_cronentrystate",), 0), (("view_cronentrystate", "run_cronentrystate"), 1):
         client = staff(may=(*may, "view_all_stores"))
-        assert ("Run now" in client.get(page).content.decode()) is bool(jobs)
-        form = {"action": "run_now", "index": "0", "_selected_action": "test-nightly", "back": page}
-        answer = client.post(f"{ADMIN}cronentrystate/", form)
+        assert ("Run now" in page_of(client, NIGHTLY)) is bool(jobs)
+        answer = client.post(f"{ADMIN}{ENTRIES}", form("run_now", "test-nightly", back=page))
         columns = "id, state, payload ->> 'day' <> '', tick <= now()"
-        rows = f"SELECT {columns} FROM salon_jobs_job WHERE task = 'test-nightly' AND id <> 77"
-        added = seen(rows)
+        added = seen(f"SELECT {columns} FROM salon_jobs_job WHERE task = 'test-nightly' AND id <> 77")
         assert [row[1:] for row in added] == [("queued", True, True)] * jobs
     assert answer.headers["Location"] == page
-    assert f"/admin/salon_jobs/job/{added[0][0]}/change/" in client.get(page).content.decode()
-    assert seen("SELECT object_id, change_message FROM django_admin_log") == [
-        ("test-nightly", f"run now: job {added[0][0]}")
-    ]
+    assert f"{ADMIN}job/{added[0][0]}/change/" in html_of(client, NIGHTLY)
+    assert logged() == [("test-nightly", f"run now: job {added[0][0]}")]
     assert seen("SELECT count(*) FROM salon_jobs_cron_tick WHERE entry = 'test-nightly'") == [(2,)]
     with pytest.raises(CronInvalid, match="did you mean 'test-nightly'"):
         run_cron_entry("test-nightyl")
 
 
 @pytest.mark.usefixtures("nightly")
-def test_the_line_of_an_entry_is_overridden_and_restored_by_those_who_may() -> None:
-    page, listed = "cronentrystate/test-nightly/change/", f"{ADMIN}cronentrystate/"
-    form = {"action": "override", "index": "0", "_selected_action": "test-nightly"}
-    sent = {**form, "confirmed": "1", "store": "", "line": "0 9 * * 1"}
+def test_override_and_restore_need_permission() -> None:
+    entries, sent = f"{ADMIN}{ENTRIES}", form("override", "test-nightly", confirmed="1", store="", line="0 9 * * 1")
     looks = staff(may=("view_cronentrystate", "view_all_stores"))
-    assert "Override" not in text_of(looks, page)
-    looks.post(listed, sent)
+    assert "Override" not in text_of(looks, NIGHTLY)
+    looks.post(entries, sent)
     assert seen("SELECT DISTINCT line FROM salon_jobs_cron_entry") == [("",)]
     client = staff(may=("view_cronentrystate", "change_cronentrystate", "view_all_stores"))
-    text = text_of(client, page)
+    text = text_of(client, NIGHTLY)
     assert "Override the line" in text
     assert "Restore" not in text
-    assert 'name="line"' in client.post(listed, form).content.decode()
-    refused = unescape(client.post(listed, {**sent, "line": "0 25 * * *"}).content.decode())
+    assert 'name="line"' in client.post(entries, form("override", "test-nightly")).content.decode()
+    refused = unescape(client.post(entries, {**sent, "line": "0 25 * * *"}).content.decode())
     assert re.search(r'class="errorlist"[^>]*>\s*<li>cron line \'0 25 \* \* \*\': the hour field \'25\'', refused)
-    assert client.post(listed, sent).status_code == 302
+    assert client.post(entries, sent).status_code == 302
     [(by,)] = seen("SELECT overridden_by FROM salon_jobs_cron_entry WHERE line = '0 9 * * 1'")
     assert by.startswith("user ")
-    for shown in ("cronentrystate/", page):
+    for shown in (ENTRIES, NIGHTLY):
         assert f"0 9 * * 1 Europe/Berlin instead of 30 3 * * *, by {by} since " in text_of(client, shown)
     dashboard = staff(may=("view_dashboard", "view_all_stores"))
-    change("UPDATE salon_jobs_cron_entry SET line = 'often' WHERE name = 'test-nightly'")
-    assert "cron line 'often' has 1 fields; write five" in unescape(text_of(dashboard, "dashboard/"))
-    change("UPDATE salon_jobs_cron_entry SET line = '0 9 * * 1' WHERE name = 'test-nightly'")
-    assert f"0 9 * * 1 instead of 30 3 * * *, by {by} since " in text_of(dashboard, "dashboard/")
-    assert "Restore the line" in text_of(client, page)
-    client.post(listed, {"action": "restore", "index": "0", "_selected_action": "test-nightly"})
-    assert "instead of" not in text_of(client, page)
-    assert [text for (text,) in seen("SELECT change_message FROM django_admin_log ORDER BY id")] == [
+    for line, said in (
+        ("often", "cron line 'often' has 1 fields; write five"),
+        ("0 9 * * 1", f"0 9 * * 1 instead of 30 3 * * *, by {by} since "),
+    ):
+        change("UPDATE salon_jobs_cron_entry SET line = %s WHERE name = 'test-nightly'", line)
+        assert said in text_of(dashboard, "dashboard/")
+    assert "Restore the line" in text_of(client, NIGHTLY)
+    client.post(entries, form("restore", "test-nightly"))
+    assert "instead of" not in text_of(client, NIGHTLY)
+    assert [text for _, text in logged()] == [
         "due by 0 9 * * 1, instead of the line in code",
         "restored to the line in code",
     ]
 
 
 @pytest.mark.usefixtures("nightly")
-@override_settings(ROOT_URLCONF="tests.admin.test_admin_of_hosts")
-def test_run_now_links_to_the_job_on_its_own_site_for_those_who_may_see_it() -> None:
-    site = "/admin/ops/salon_jobs/cronentrystate/"
-    form = {"action": "run_now", "index": "0", "_selected_action": "test-nightly"}
-    client = staff(everything=True)
+@override_settings(ROOT_URLCONF="tests.admin.ops_urls")
+def test_run_now_links_job_on_own_site(operator: Client) -> None:
+    """Whoever may not see the job gets its number without a link."""
+    site, run = "/admin/ops/salon_jobs/cronentrystate/", form("run_now", "test-nightly")
     assert re.search(
-        r'href="/admin/ops/salon_jobs/job/\d+/change/"', client.post(site, form, follow=True).content.decode()
+        r'href="/admin/ops/salon_jobs/job/\d+/change/"', operator.post(site, run, follow=True).content.decode()
     )
     client = staff(may=("view_cronentrystate", "run_cronentrystate", "view_all_stores"))
     view_job: Any = Permission.objects.get(codename="view_job")
     view_job.user_set.clear()
-    text = client.post(site, form, follow=True).content.decode()
+    text = client.post(site, run, follow=True).content.decode()
     assert re.search(r"Cron entry test-nightly: added job \d+\.", text)
 
 
-@pytest.mark.usefixtures("two")
-def test_run_now_says_why_there_is_no_payload() -> None:
-    def fails(tick: datetime) -> dict[str, Any]:
+def test_run_now_reports_failing_payload(operator: Client, declare: Callable[[Payload], None]) -> None:
+    def fail(tick: datetime) -> dict[str, object]:
         raise KeyError("rate")
 
-    @task(name="test-nightly")
-    def clean(day: str) -> None: ...
-
-    cron("30 3 * * *", clean, payload=fails)
-    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('test-nightly')")
-    try:
-        form = {"action": "run_now", "index": "0", "_selected_action": "test-nightly"}
-        text = staff(everything=True).post(f"{ADMIN}cronentrystate/", form, follow=True).content.decode()
-    finally:
-        undeclare()
+    declare(fail)
+    text = operator.post(f"{ADMIN}{ENTRIES}", form("run_now", "test-nightly"), follow=True).content.decode()
     assert "was not run now: the payload function of cron entry &#x27;test-nightly&#x27; raised KeyError" in text
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE task = 'test-nightly'") == [(0,)]
-    assert seen("SELECT count(*) FROM django_admin_log") == [(0,)]
+    assert logged() == []
 
 
-@pytest.fixture
-def result(stores: list[UUID]) -> int:
-    """Keep what a job of the first store returned."""
+def test_result_is_shown_on_job_page(operator: Client, stores: list[UUID]) -> None:
     now = datetime.now(UTC)
     run = {"run_at": now, "created_at": now, "started_at": now, "finished_at": now, "attempts": 1, "worker_id": 3}
     job = {"job_id": 4711, "store_id": stores[0], "task": "count-orders", "queue": "default", "priority": 0}
     kept = {"payload": '{"year": 2026}', "value": '{"orders": 42, "password": "x"}'}
     insert("job_result", **job, **run, **kept, expires_at=now + timedelta(hours=1))
-    return 4711
-
-
-def test_what_a_job_returned_is_shown_where_its_page_was(result: int, stores: list[UUID]) -> None:
-    client = staff(everything=True)
-    for page in ("jobresult/", f"job/{result}/change/", f"jobresult/?q={result}"):
-        assert "count-orders" in text_of(client, page), page
-    shown = text_of(client, f"job/{result}/change/").replace("&quot;", '"')
+    page = "job/4711/change/"
+    for each in ("jobresult/", page, "jobresult/?q=4711"):
+        assert "count-orders" in text_of(operator, each), each
+    shown = text_of(operator, page)
     assert '"orders": 42' in shown
     assert '"year": 2026' in shown
     assert '"x"' not in shown, "what REDACT names is hidden"
-    assert "count-orders" in text_of(staff(stores[0], may=("view_jobresult", "view_job")), f"job/{result}/change/")
-    other = staff(stores[1], may=("view_jobresult", "view_job"))
-    answer = other.get(f"{ADMIN}job/{result}/change/", follow=True)
-    assert "does not exist" in answer.content.decode()
-    assert "count-orders" not in answer.content.decode()
+    may = ("view_jobresult", "view_job")
+    assert "count-orders" in text_of(staff(stores[0], may=may), page)
+    other = html_of(staff(stores[1], may=may), page, 404)
+    assert "does not exist" in other
+    assert "count-orders" not in other
 
 
-def test_the_admins_index_needs_no_operator_database(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-    unreachable = {**connections["operator"].settings_dict, "PORT": str(free_port())}
-    monkeypatch.setitem(connections.settings, "unreachable", unreachable)
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "OPERATOR_DATABASE": "unreachable"}
-    client = staff(everything=True)
-    for index in ("/admin/", "/admin/salon_jobs/"):
-        answer = client.get(index)
-        assert answer.status_code == 200
-        assert 'href="/admin/salon_jobs/jobresult/"' in answer.content.decode()
-    with pytest.raises(OperationalError):
-        client.get(f"{ADMIN}job/")
+def test_index_needs_no_operator_database(operator: Client, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    with closed_port() as port:
+        unreachable = {**connections["operator"].settings_dict, "PORT": str(port)}
+        monkeypatch.setitem(connections.settings, "unreachable", unreachable)
+        settings.SALON_JOBS = {**settings.SALON_JOBS, "OPERATOR_DATABASE": "unreachable"}
+        for index in ("/admin/", ADMIN):
+            answer = operator.get(index)
+            assert answer.status_code == 200
+            assert f'href="{ADMIN}jobresult/"' in answer.content.decode()
+        with pytest.raises(OperationalError):
+            operator.get(f"{ADMIN}job/")
 
 
-def test_the_index_lists_pages_in_the_order_of_use() -> None:
-    index = staff(everything=True).get("/admin/").content.decode().split('id="content"')[1]
+def test_index_is_in_order_of_use(operator: Client) -> None:
+    index = operator.get("/admin/").content.decode().split('id="content"')[1]
     listed = list(dict.fromkeys(re.findall(r'href="/admin/salon_jobs/(\w+)/"', index)))
     first = ["dashboard", "job", "limit", "process", "message"]
     assert [page for page in listed if page in first] == first
@@ -230,24 +201,22 @@ def test_the_index_lists_pages_in_the_order_of_use() -> None:
     assert not {"relaypartition", "replay", "fanoutrecord", "crontick"} & set(listed)
 
 
-def test_the_page_of_a_message_offers_what_its_status_allows() -> None:
-    client = staff(everything=True)
+def test_message_page_offers_actions_by_status(operator: Client) -> None:
     failed, pending = write("failed", aggregate="x"), write("pending")
     block(failed, "parked")
     for message, expected in ((failed, ["retry", "skip", "replay"]), (pending, ["skip"])):
-        page = client.get(f"{ADMIN}message/{message}/change/").content.decode()
-        assert re.findall(r'name="action" value="(\w+)"', page) == expected
+        page = page_of(operator, f"message/{message}/change/")
+        assert buttons(page) == expected
         assert "Destination:" in page
         assert "Aggregate type" not in page
-    form = {"action": "skip", "index": "0", "_selected_action": str(pending), "confirmed": "1"}
-    client.post(f"{ADMIN}message/", form)
+    operator.post(MESSAGES, form("skip", pending, confirmed="1"))
     assert seen("SELECT status FROM salon_jobs_message WHERE id = %s", pending) == [("skipped",)]
-    assert seen("SELECT object_id, change_message FROM django_admin_log") == [(str(pending), "skipped")]
+    assert logged() == [(str(pending), "skipped")]
 
 
-def test_each_action_has_its_permission() -> None:
-    user = User.objects.create(username="looker", is_staff=True)
-    for page, permissions, actions in (
+@pytest.mark.parametrize(
+    ("page", "permissions", "actions"),
+    [
         ("job", "retry_job", "retry"),
         ("job", "cancel_job", "cancel"),
         ("job", "discard_job", "discard"),
@@ -262,109 +231,99 @@ def test_each_action_has_its_permission() -> None:
         ("cronentrystate", "run_cronentrystate", "run_now"),
         ("inboxmessage", "retry_inboxmessage", "retry"),
         ("inboxmessage", "dismiss_inboxmessage", "dismiss"),
-    ):
-        names = [f"view_{page}", "view_all_stores", *permissions.split()]
-        user.user_permissions.set(Permission.objects.filter(codename__in=names))
-        request = HttpRequest()
-        request.user = User.objects.get(pk=user.pk)  # who remembers no permission
-        offered = admin.site.get_model_admin(apps.get_model("salon_jobs", page)).get_actions(request)
-        assert {*offered} - {"delete_selected"} == {*actions.split()}, permissions
+    ],
+)
+def test_action_needs_its_permission(page: str, permissions: str, actions: str) -> None:
+    user = User.objects.create(username="looker", is_staff=True)
+    names = [f"view_{page}", "view_all_stores", *permissions.split()]
+    user.user_permissions.set(Permission.objects.filter(codename__in=names))
+    request = HttpRequest()
+    request.user = user
+    offered = admin.site.get_model_admin(apps.get_model("salon_jobs", page)).get_actions(request)
+    assert {*offered} - {"delete_selected"} == {*actions.split()}
 
 
-def test_an_action_that_is_not_offered_changes_nothing(two: tuple[Rows, Rows]) -> None:
+def test_forbidden_action_changes_nothing(two: tuple[Rows, Rows]) -> None:
     client = staff(may=("view_all_stores",))
     fields = {"confirmed": "1", "priority": "1", "scopes": ["task:test-store"], "verb": "paused"}
     for action in ("discard", "change", "pause"):
-        client.post(f"{ADMIN}job/", {"action": action, "index": "0", "_selected_action": str(two[0].job), **fields})
+        client.post(f"{ADMIN}job/", form(action, two[0].job, **fields))
     assert seen("SELECT DISTINCT state, priority FROM salon_jobs_job") == [("failed", 0)]
     assert seen("SELECT count(*) FROM salon_jobs_limit") == [(0,)]
 
 
-def test_the_list_of_messages_shows_errors_and_has_buttons() -> None:
-    client = staff(everything=True)
+def test_message_list_has_errors_and_buttons(operator: Client) -> None:
     failed, head, waiting, sent = write("failed"), write("pending", aggregate="x"), write("pending"), write("published")
     block(head, "retry")
     change("UPDATE salon_jobs_blocked_aggregate SET error = 'no route to host'")
     change("UPDATE salon_jobs_message SET last_error = 'too large' WHERE id = %s", failed)
-    page = page_of(client, "message/")
+    page = page_of(operator, "message/")
     rows = {pk: re.search(rf">{pk}</a>.*?</tr>", page, re.DOTALL)[0] for pk in (failed, head, waiting, sent)}  # type: ignore[index]
-    buttons = {pk: re.findall(r'name="row_action" value="(\w+):', row) for pk, row in rows.items()}
-    assert buttons == {failed: ["retry", "skip"], head: ["retry", "skip"], waiting: ["skip"], sent: []}
+    offered = {pk: re.findall(r'name="row_action" value="(\w+):', row) for pk, row in rows.items()}
+    assert offered == {failed: ["retry", "skip"], head: ["retry", "skip"], waiting: ["skip"], sent: []}
     assert "too large" in rows[failed]
     assert "no route to host" in rows[head]
-    client.post(f"{ADMIN}message/", {"row_action": f"retry:{head}"})
+    operator.post(MESSAGES, {"row_action": f"retry:{head}"})
     due = "SELECT retry_at <= now() FROM salon_jobs_blocked_aggregate WHERE head_id = %s"
     assert seen(due, head) == [(True,)]
-    form = {"row_action": f"skip:{waiting}"}
-    assert "will never be sent" in client.post(f"{ADMIN}message/", form).content.decode()
+    asked = operator.post(MESSAGES, {"row_action": f"skip:{waiting}"}).content.decode()
+    assert "will never be sent" in asked
     assert seen("SELECT status FROM salon_jobs_message WHERE id = %s", waiting) == [("pending",)]
 
 
-def test_a_long_payload_is_folded() -> None:
-    client, message = staff(everything=True), write("failed")
-    assert "data-size" not in page_of(client, f"message/{message}/change/")
-    rows = json.dumps([{"number": number} for number in range(1000)])
+def test_long_payload_is_folded(operator: Client) -> None:
+    message = write("failed")
+    assert "data-size" not in page_of(operator, f"message/{message}/change/")
     [(other,)] = seen(
         "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload) VALUES"
         " (gen_random_uuid(), %s, '', 'made', %s) RETURNING id",
         ORDERS,
-        rows,
+        json.dumps([{"number": number} for number in range(1000)]),
     )
-    assert '<details><summary data-size=" … 1,000 ]">' in page_of(client, f"message/{other}/change/")
+    assert '<details><summary data-size=" … 1,000 ]">' in page_of(operator, f"message/{other}/change/")
 
 
-def test_every_page_with_buttons_drops_the_second_submit_of_a_double_click() -> None:
-    client = staff(everything=True)
+def test_double_click_submits_once(operator: Client) -> None:
+    """Every page with buttons has the script that drops the second submit."""
     pending = write("pending")
-    question = {"action": "skip", "index": "0", "_selected_action": str(pending)}
     for answer in (
-        client.get(f"{ADMIN}message/"),
-        client.get(f"{ADMIN}message/{pending}/change/"),
-        client.post(f"{ADMIN}message/", question),
-        client.get(f"{ADMIN}job/failures/"),
+        operator.get(MESSAGES),
+        operator.get(f"{MESSAGES}{pending}/change/"),
+        operator.post(MESSAGES, form("skip", pending)),
+        operator.get(f"{ADMIN}job/failures/"),
     ):
         assert '<script src="/static/salon_jobs/pages.js">' in answer.content.decode()
     assert finders.find("salon_jobs/pages.js")
 
 
-def test_the_page_of_a_destination_pauses_and_resumes_it() -> None:
-    client = staff(everything=True)
-    change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
-    page = f"{ADMIN}destinationstate/{ORDERS.replace(':', '_3A')}/change/"
+def test_pause_and_resume_destination(operator: Client) -> None:
+    insert("destination", aggregate_type=ORDERS)
     for action, paused in (("pause", True), ("resume", False)):
-        shown = client.get(page).content.decode()
-        assert re.findall(r'name="action" value="(\w+)"', shown) == [action]
+        shown = page_of(operator, f"destinationstate/{ORDERS.replace(':', '_3A')}/change/")
+        assert buttons(shown) == [action]
         assert "Tokens" not in shown
-        client.post(f"{ADMIN}destinationstate/", {"action": action, "index": "0", "_selected_action": ORDERS})
+        operator.post(f"{ADMIN}destinationstate/", form(action, ORDERS))
         assert seen("SELECT paused FROM salon_jobs_destination") == [(paused,)]
-    form = {"action": "resume", "index": "0", "_selected_action": ORDERS}
-    text = client.post(f"{ADMIN}destinationstate/", form, follow=True).content.decode()
+    text = operator.post(f"{ADMIN}destinationstate/", form("resume", ORDERS), follow=True).content.decode()
     assert "was not resumed: it is not paused." in text
-    assert seen("SELECT change_message FROM django_admin_log ORDER BY id") == [("paused",), ("resumed",)]
+    assert [change_message for _, change_message in logged()] == ["paused", "resumed"]
 
 
-def test_incoming_messages_open_on_what_was_rejected() -> None:
-    client = staff(everything=True)
-    assert client.get(f"{ADMIN}inboxmessage/").headers["Location"].endswith("?status__exact=rejected")
-    change(
-        "INSERT INTO salon_jobs_inbox (consumer, message_id, status, raw, code)"
-        " VALUES ('orders', 'a', 'rejected', '', 'X.BAD'), ('orders', 'b', 'dismissed', '', '')"
-    )
-    assert "1 incoming message" in text_of(client, "inboxmessage/")
-    assert "2 incoming messages" in text_of(client, "inboxmessage/?status__exact=all")
+def test_inbox_opens_on_rejected_messages(operator: Client) -> None:
+    assert operator.get(f"{ADMIN}inboxmessage/").headers["Location"].endswith("?status__exact=rejected")
+    assert "No message is rejected. Show all incoming messages" in text_of(operator, "inboxmessage/")
+    assert "Nothing matches." in text_of(operator, "inboxmessage/?status__exact=rejected&q=x")
+    for message, status, code in (("a", "rejected", "X.BAD"), ("b", "dismissed", "")):
+        insert("inbox", consumer="orders", message_id=message, status=status, raw=b"", code=code)
+    assert "1 incoming message" in text_of(operator, "inboxmessage/")
+    assert "2 incoming messages" in text_of(operator, "inboxmessage/?status__exact=all")
     [(rejected,)] = seen("SELECT id FROM salon_jobs_inbox WHERE status = 'rejected'")
-    page = client.get(f"{ADMIN}inboxmessage/{rejected}/change/").content.decode()
-    assert re.findall(r'name="action" value="(\w+)"', page) == ["retry", "dismiss"]
+    assert buttons(page_of(operator, f"inboxmessage/{rejected}/change/")) == ["retry", "dismiss"]
 
 
-def test_without_rejected_messages_the_inbox_says_that_all_is_well() -> None:
-    assert "No message is rejected. Show all incoming messages" in text_of(staff(everything=True), "inboxmessage/")
-    assert "Nothing matches." in text_of(staff(everything=True), "inboxmessage/?status__exact=rejected&q=x")
-
-
-def test_the_page_of_what_does_not_exist_says_so() -> None:
-    client = staff(everything=True)
-    for page, name in (
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
         ("message/4711", "Message 4711"),
         ("process/4711", "Process 4711"),
         ("limit/4711", "Limit 4711"),
@@ -372,47 +331,49 @@ def test_the_page_of_what_does_not_exist_says_so() -> None:
         ("destinationstate/aws_3Asns", "Destination aws:sns"),
         ("crontick/1", "Cron tick 1"),
         ("cronentrystate/%00", "Cron entry \\0"),
-    ):
-        answer = client.get(f"{ADMIN}{page}/change/")
-        assert answer.status_code == 404
-        assert f"{name} does not exist, or has been deleted." in answer.content.decode()
-        assert f'href="{ADMIN}{page.partition("/")[0]}/"' in answer.content.decode()
+    ],
+)
+def test_missing_row_is_named(operator: Client, page: str, name: str) -> None:
+    html = html_of(operator, f"{page}/change/", 404)
+    assert f"{name} does not exist, or has been deleted." in html
+    assert f'href="{ADMIN}{page.partition("/")[0]}/"' in html
 
 
-def test_an_unknown_filter_is_named_on_a_page_of_the_admin() -> None:
-    client = staff(everything=True)
-    for page in ("job", "message", "process"):
-        answer = client.get(f"{ADMIN}{page}/?colour=red")
-        assert answer.status_code == 400
-        text = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", answer.content.decode())))
-        assert "have no filter 'colour'." in text
-        assert re.search(rf'<a href="{ADMIN}{page}/">Show all ', answer.content.decode())
+@pytest.mark.parametrize("page", ["job", "message", "process"])
+def test_unknown_filter_is_named(operator: Client, page: str) -> None:
+    html = html_of(operator, f"{page}/?colour=red", 400)
+    assert "have no filter 'colour'." in as_text(html)
+    assert re.search(rf'<a href="{ADMIN}{page}/">Show all ', html)
 
 
-def test_an_empty_list_says_how_rows_come_to_be() -> None:
-    client = staff(everything=True)
-    assert "No replays. A replay sends messages again" in text_of(client, "replay/")
-    assert "No processes. Start a worker: python manage.py runworker." in text_of(client, "process/")
-    assert "Nothing matches. Show all jobs" in text_of(client, "job/?queue=nowhere")
-    hint = "those that succeed are deleted, unless RETAIN_SUCCEEDED keeps them. Show all jobs"
-    assert hint in text_of(client, "job/?state__exact=succeeded")
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("replay/", "No replays. A replay sends messages again"),
+        ("process/", "No processes. Start a worker: python manage.py runworker."),
+        ("job/?queue=nowhere", "Nothing matches. Show all jobs"),
+        (
+            "job/?state__exact=succeeded",
+            "those that succeed are deleted, unless RETAIN_SUCCEEDED keeps them. Show all jobs",
+        ),
+    ],
+)
+def test_empty_list_explains_itself(operator: Client, page: str, said: str) -> None:
+    assert said in text_of(operator, page)
 
 
-def test_a_typed_address_leads_to_the_list_that_is_meant() -> None:
-    answer = staff(everything=True).get("/admin/salon_jobs/job/?state=failed&queue=mail")
+def test_short_filter_redirects(operator: Client) -> None:
+    answer = operator.get(f"{ADMIN}job/?state=failed&queue=mail")
     assert (answer.status_code, answer.headers["Location"]) == (302, "?queue=mail&state__exact=failed")
 
 
 @pytest.mark.parametrize(("table", "page"), [("task_minute", "dashboard/"), ("job", "job/"), ("process", "process/")])
-def test_before_migrate_a_page_says_what_to_run(table: str, page: str) -> None:
-    client = staff(everything=True)
+def test_page_before_migrate(operator: Client, table: str, page: str) -> None:
     change(f"ALTER TABLE salon_jobs_{table} RENAME TO not_there_yet")
     try:
-        answer = client.get(f"{ADMIN}{page}")
+        text = " ".join(unescape(html_of(operator, page, 503)).split())
     finally:
         change(f"ALTER TABLE not_there_yet RENAME TO salon_jobs_{table}")
-    assert answer.status_code == 503
-    text = " ".join(unescape(answer.content.decode()).split())
     assert "You cannot open this page: WORKER.SCHEMA_MISSING: the tables of salon_jobs are missing or older" in text
     assert f'relation "salon_jobs_{table}" does not exist; run: python manage.py migrate.' in text
-    assert client.get(f"{ADMIN}{page}").status_code == 200
+    assert html_of(operator, page)

@@ -21,11 +21,9 @@ from salon_jobs.db.connections import alias_of
 from salon_jobs.models import Schedule
 from salon_jobs.schedules.stored import save_schedule
 from tests import tasks
-from tests.admin.test_admin_readers import ADMIN, Rows, listed, staff, two, web
-from tests.admin.test_other_pages import page_of, text_of
+from tests.admin.pages import ADMIN, Rows, form, listed, page_of, staff, text_of
 from tests.support import change, elsewhere, seen, wait_until_waiting
-
-__all__ = ["two", "web"]  # fixtures
+from tests.waiting import LIMIT_S
 
 MAY = ("view_schedule", "pause_schedule", "run_schedule", "delete_schedule", "view_all_stores")
 EDIT = ("view_schedule", "change_schedule", "add_schedule", "view_all_stores")
@@ -53,23 +51,21 @@ def ids(two: tuple[Rows, Rows]) -> list[int]:
 
 
 def act(client: Client, action: str, pk: int) -> str:
-    form = {"action": action, "index": "0", "_selected_action": str(pk), "confirmed": "1", "store": ""}
-    return client.post(f"{ADMIN}schedule/", form, follow=True).content.decode()
+    return client.post(f"{ADMIN}schedule/", form(action, pk, confirmed="1", store=""), follow=True).content.decode()
 
 
-def test_the_list_and_the_page_show_ticks_and_outcomes(ids: list[int]) -> None:
-    client = staff(everything=True)
-    text = text_of(client, "schedule/")
+def test_list_and_page_show_ticks(operator: Client, ids: list[int]) -> None:
+    text = text_of(operator, "schedule/")
     for shown in ("weekly test-store", "0 9 * * 1 Asia/Tokyo", "often test-system", "every 10 s", "succeeded"):
         assert shown in text
-    page = text_of(client, f"schedule/{ids[0]}/change/")
+    page = text_of(operator, f"schedule/{ids[0]}/change/")
     assert "failed: attempts_exhausted" in page
     assert ", run now by ann: succeeded" in page
     assert "a tick is skipped while the last one's job is not done" in page.replace("&#x27;", "'")
-    assert '"number": 7' in page.replace("&quot;", '"')
+    assert '"number": 7' in page
 
 
-def test_buttons_pause_resume_run_and_delete_with_the_permission_and_are_logged(ids: list[int]) -> None:
+def test_buttons_need_permission_and_are_logged(ids: list[int]) -> None:
     only_looks = staff(may=("view_schedule", "view_all_stores"))
     assert "Pause" not in text_of(only_looks, "schedule/")
     client = staff(may=MAY)
@@ -93,13 +89,12 @@ def test_buttons_pause_resume_run_and_delete_with_the_permission_and_are_logged(
     assert [text for (text,) in logged] == ["paused", "resumed", "run now", "run now", "deleted"]
 
 
-def test_staff_of_a_store_see_and_change_its_schedules_alone(ids: list[int], two: tuple[Rows, Rows]) -> None:
+def test_store_staff_reach_own_schedules_alone(ids: list[int], two: tuple[Rows, Rows]) -> None:
     client = staff(two[0].store, may=MAY[:4])
     assert listed(client, "schedule") == {ids[0]}
     for pk in ids:
         for action in ("pause", "run_now"):
-            form = {"action": action, "index": "0", "_selected_action": str(pk)}
-            client.post(f"{ADMIN}schedule/", form, follow=True)
+            client.post(f"{ADMIN}schedule/", form(action, pk), follow=True)
     assert seen("SELECT id FROM salon_jobs_schedule WHERE paused_at IS NOT NULL") == [(ids[0],)]
     assert seen("SELECT store_id FROM salon_jobs_job WHERE tick IS NOT NULL") == [(two[0].store,)]
 
@@ -107,8 +102,8 @@ def test_staff_of_a_store_see_and_change_its_schedules_alone(ids: list[int], two
 def ask(client: Client, pk: int, **fields: Any) -> str:
     """Submit the form that changes a schedule, as it is now, or open it without fields."""
     [(changed_at,)] = seen("SELECT changed_at FROM salon_jobs_schedule WHERE id = %s", pk)
-    form = {"action": "change", "index": "0", "_selected_action": str(pk), "store": "", "shown": changed_at, **fields}
-    return unescape(client.post(f"{ADMIN}schedule/", form, follow=True).content.decode())
+    sent = form("change", pk, **{"store": "", "shown": changed_at, **fields})
+    return unescape(client.post(f"{ADMIN}schedule/", sent, follow=True).content.decode())
 
 
 def add(client: Client, **fields: Any) -> str:
@@ -124,13 +119,13 @@ def logged() -> list[tuple[Any, ...]]:
     return seen("SELECT object_id, action_flag, change_message FROM django_admin_log ORDER BY id")
 
 
-def test_an_operator_changes_when_a_schedule_is_due_and_its_arguments(ids: list[int]) -> None:
+def test_change_period_and_arguments(ids: list[int]) -> None:
     client = staff(may=EDIT)
     assert 'value="change"' in page_of(client, f"schedule/{ids[0]}/change/")
-    form = ask(client, ids[0])
+    shown_form = ask(client, ids[0])
     for shown in ('value="0 9 * * 1"', 'value="Asia/Tokyo"', '"number": 7', "test-store(store_id: "):
-        assert shown in form
-    assert " checked" not in form
+        assert shown in shown_form
+    assert " checked" not in shown_form
     text = ask(
         client, ids[0], **{**WEEKLY, "every": "1:30:00", "line": "", "jitter": "30", "arguments": '{"number": 8}'}
     )
@@ -139,9 +134,9 @@ def test_an_operator_changes_when_a_schedule_is_due_and_its_arguments(ids: list[
     row = f"SELECT {columns} FROM salon_jobs_schedule WHERE id = %s"
     half = timedelta(minutes=90)
     assert seen(row, ids[0]) == [("", "UTC", half, half, timedelta(seconds=30), False, '{"number": 8}')]
-    form = ask(client, ids[0])
-    assert 'value="01:30:00"' in form
-    assert 'value="00:00:30"' in form
+    shown_form = ask(client, ids[0])
+    assert 'value="01:30:00"' in shown_form
+    assert 'value="00:00:30"' in shown_form
     # The default of one period does not stay for another.
     often = {"every": "10", "arguments": '{"number":\r\n8}', "overlap": "on", "confirmed": "1", "timezone": "UTC"}
     ask(client, ids[0], **often)
@@ -173,7 +168,7 @@ def test_an_operator_changes_when_a_schedule_is_due_and_its_arguments(ids: list[
         ("arguments", '{"number": 1, "store_id": "x"}', "leave out 'store_id'"),
     ],
 )
-def test_what_cannot_be_is_said_at_the_field(ids: list[int], field: str, value: str, said: str) -> None:
+def test_error_stands_at_its_field(ids: list[int], field: str, value: str, said: str) -> None:
     page = ask(staff(may=EDIT), ids[0], **{**WEEKLY, field: value})
     [(at, error)] = errors_of(page).items()
     assert at == ("line" if "one of them" in said else field)
@@ -182,12 +177,12 @@ def test_what_cannot_be_is_said_at_the_field(ids: list[int], field: str, value: 
     assert logged() == []
 
 
-def test_what_is_hidden_is_neither_shown_nor_overwritten(ids: list[int], settings: Any) -> None:
+def test_redacted_argument_is_kept(ids: list[int], settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "REDACT": ["note"]}
     client = staff(may=EDIT)
-    form = ask(client, ids[2])
-    assert '"note": "***"' in form
-    assert "left as it is, that value is used" in form
+    shown_form = ask(client, ids[2])
+    assert '"note": "***"' in shown_form
+    assert "left as it is, that value is used" in shown_form
     ask(client, ids[2], every="60", arguments='{"note": "***"}', confirmed="1")
     assert seen("SELECT payload::text, every FROM salon_jobs_schedule WHERE id = %s", ids[2]) == [
         ('{"note": "x"}', timedelta(minutes=1))
@@ -195,7 +190,8 @@ def test_what_is_hidden_is_neither_shown_nor_overwritten(ids: list[int], setting
     assert "note" not in str(logged())
 
 
-def test_nobody_overwrites_what_another_has_changed_since_the_form_was_opened(ids: list[int]) -> None:
+def test_stale_form_is_refused(ids: list[int]) -> None:
+    """Nobody overwrites what another has changed since the form was opened."""
     [shown] = re.findall('name="shown" value="([^"]+)"', ask(staff(may=EDIT), ids[0]))
     ask(staff(may=EDIT), ids[0], **{**WEEKLY, "line": "0 10 * * 1"})
     page = ask(staff(may=EDIT), ids[0], **{**WEEKLY, "line": "0 11 * * 1"}, shown=shown)
@@ -205,7 +201,7 @@ def test_nobody_overwrites_what_another_has_changed_since_the_form_was_opened(id
     assert [done for _, _, done in logged()] == ["changed: line"]
 
 
-def test_the_words_of_the_forms_can_be_translated() -> None:
+def test_form_words_are_translatable() -> None:
     fields = (*NewScheduleForm.base_fields.values(), *(make() for make in FIELDS.values()))
     assert all(isinstance(field.label, Promise) for field in fields)
     texts = {str(field.help_text): field.help_text for field in fields}
@@ -214,7 +210,7 @@ def test_the_words_of_the_forms_can_be_translated() -> None:
     }
 
 
-def test_of_two_who_save_at_once_the_second_waits_and_is_refused(ids: list[int]) -> None:
+def test_concurrent_save_is_refused(ids: list[int]) -> None:
     row = Schedule.objects.using("operator").get(pk=ids[2])
     alias = alias_of(None)
     with ThreadPoolExecutor(1) as pool:
@@ -223,11 +219,11 @@ def test_of_two_who_save_at_once_the_second_waits_and_is_refused(ids: list[int])
             second = elsewhere(pool, lambda: save_schedule(row, {"note": "second"}, every=timedelta(minutes=2)))
             wait_until_waiting()
         with pytest.raises(OptionInvalid, match="it was changed since you opened it"):
-            second.result(10)
+            second.result(LIMIT_S)
     assert seen("SELECT every FROM salon_jobs_schedule WHERE id = %s", row.pk) == [(timedelta(minutes=1),)]
 
 
-def test_a_schedule_deleted_meanwhile_is_not_added_again(ids: list[int]) -> None:
+def test_deleted_schedule_is_not_saved(ids: list[int]) -> None:
     row = Schedule.objects.using("operator").get(pk=ids[2])
     change("DELETE FROM salon_jobs_schedule WHERE id = %s", ids[2])
     with pytest.raises(OptionInvalid, match="there is no such schedule"):
@@ -239,12 +235,12 @@ def test_a_schedule_deleted_meanwhile_is_not_added_again(ids: list[int]) -> None
     assert seen("SELECT key, every FROM salon_jobs_schedule WHERE store_id IS NULL") == [("weekly", timedelta(hours=1))]
 
 
-def test_an_operator_adds_one_of_a_store_and_one_of_none(ids: list[int], two: tuple[Rows, Rows]) -> None:
+def test_add_schedule_with_and_without_store(ids: list[int], two: tuple[Rows, Rows]) -> None:
     client = staff(may=EDIT)
     assert "Add schedule" in text_of(client, "schedule/")
-    form = unescape(page_of(client, "schedule/add/"))
-    assert "test-system(note: str = )" in form
-    assert f'href="{ADMIN}schedule/">Back' in form
+    shown_form = unescape(page_of(client, "schedule/add/"))
+    assert "test-system(note: str = )" in shown_form
+    assert f'href="{ADMIN}schedule/">Back' in shown_form
     store = str(two[1].store)
     text = add(client, task="test-store", store_id=store, key="new", **WEEKLY)
     assert "new</a> added." in text
@@ -268,7 +264,7 @@ def test_an_operator_adds_one_of_a_store_and_one_of_none(ids: list[int], two: tu
     assert seen("SELECT count(*) FROM salon_jobs_schedule") == [(5,)]
 
 
-def test_who_may_only_look_neither_changes_nor_adds(ids: list[int]) -> None:
+def test_viewer_neither_changes_nor_adds(ids: list[int]) -> None:
     client = staff(may=("view_schedule", "view_all_stores"))
     assert "Add schedule" not in text_of(client, "schedule/")
     assert 'value="change"' not in page_of(client, f"schedule/{ids[0]}/change/")
@@ -280,13 +276,13 @@ def test_who_may_only_look_neither_changes_nor_adds(ids: list[int]) -> None:
     assert seen("SELECT count(*), count(*) FILTER (WHERE changed_at > created_at) FROM salon_jobs_schedule") == [(3, 0)]
 
 
-def test_staff_of_a_store_change_and_add_its_schedules_alone(ids: list[int], two: tuple[Rows, Rows]) -> None:
+def test_store_staff_edit_own_schedules_alone(ids: list[int], two: tuple[Rows, Rows]) -> None:
     own, other = (rows.store for rows in two)
     client = staff(own, may=EDIT[:3])
-    form = unescape(page_of(client, "schedule/add/"))
-    assert "test-store(" in form
-    assert "test-system(" not in form
-    assert "id_store_id" not in form
+    shown_form = unescape(page_of(client, "schedule/add/"))
+    assert "test-store(" in shown_form
+    assert "test-system(" not in shown_form
+    assert "id_store_id" not in shown_form
     for pk in ids:
         ask(client, pk, **{**WEEKLY, "line": "1 1 * * *", "store": str(own)})
     assert seen("SELECT id FROM salon_jobs_schedule WHERE line = '1 1 * * *'") == [(ids[0],)]

@@ -1,11 +1,13 @@
-"""Opens every page in a language of its own, made at run time: every word that the pages say themselves is in it."""
+"""Every page in a language of its own, made at run time, has every word that the pages say themselves."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,20 +15,19 @@ import pytest
 from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.test import Client
+from django.utils.functional import Promise
 from django.utils.translation.trans_real import DjangoTranslation
 
+import salon_jobs
 from salon_jobs import cron, flow, schedule, task, tenant_context
 from salon_jobs.admin.actions import OffersActions
 from salon_jobs.jobs import registry
 from salon_jobs.schedules.entries import cron_entries
 from tests import tasks
-from tests.admin.test_admin_readers import ADMIN, Rows, staff, two, web
-from tests.admin.test_overview import count
+from tests.admin.pages import ADMIN, Rows, count_runs, form, staff
 from tests.management.operator import add, insert, run
-from tests.outbox.test_operate_messages import ORDERS, block, write
+from tests.outbox.rows import ORDERS, block, write
 from tests.support import change, seen
-
-__all__ = ["two", "web"]  # fixtures
 
 # What is left as it is: placeholders, markup, and what follows the mark of a context.
 _KEPT = re.compile(r"(%\(\w+\)[sd]|%[sd%]|\{[^}]*\}|<[^>]*>|&\w+;)")
@@ -87,8 +88,8 @@ class Said(HTMLParser):
             self.texts.append(" ".join(data.split()))
 
 
-def untranslated(client: Client, page: str, form: dict[str, Any] | None = None) -> dict[str, str]:
-    answer = client.get(page, follow=True) if form is None else client.post(page, form, follow=True)
+def untranslated(client: Client, page: str, sent: dict[str, Any] | None = None) -> dict[str, str]:
+    answer = client.get(page, follow=True) if sent is None else client.post(page, sent, follow=True)
     content = answer.content.decode().split("</head>")[1]
     declared = sorted([*registry.queue_names(), *registry.task_names()], key=len, reverse=True)
     names = re.compile(rf"\b({'|'.join(map(re.escape, declared))})\b")
@@ -109,16 +110,9 @@ def rows(two: tuple[Rows, Rows], translated: None) -> Iterator[UUID]:
     insert("cron_entry", name="zz-nightly", paused_at=now, paused_by="zz-ann", line="0 4 * * *", overridden_by="zz-ann")
     insert("cron_entry", name="zz-broken", line="zz", overridden_by="zz-ann", overridden_at=now)
     insert("cron_entry", name="zz-gone")
-    for kind, queues in (("worker", '["zz-queue"]'), ("worker", None), ("scheduler", None)):
-        insert(
-            "process",
-            id=len(seen("SELECT 1 FROM salon_jobs_process")) + 70,
-            kind=kind,
-            hostname="zz",
-            pid=7,
-            queues=queues,
-        )
-    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '1 day' WHERE kind = 'scheduler'")
+    for number, (kind, queues) in enumerate((("worker", '["zz-queue"]'), ("worker", None), ("scheduler", None)), 70):
+        beat = now - hour * 24 * (kind == "scheduler")
+        insert("process", id=number, kind=kind, hostname="zz", pid=7, queues=queues, heartbeat_at=beat)
     change("UPDATE salon_jobs_job SET fingerprint = -7, error_class = 'zz.ZzError', reason = 'attempts_exhausted'")
     add(task="zz-task", queue="zz-late", run_at=now + hour)
     add(task="zz-nightly", run_at=now + hour, attempts=1, max_attempts=9)
@@ -132,17 +126,10 @@ def rows(two: tuple[Rows, Rows], translated: None) -> Iterator[UUID]:
         for why in ("process_died", "not_retried", "timed_out")
     ]
     for number, job in enumerate(failed * 2):
-        times = {"started_at": now - hour * (5 - number // 3), "occurred_at": now - hour * (4 - number // 3)}
-        insert(
-            "job_error",
-            job_id=job,
-            attempt=1 + number // 3,
-            error_class="zz.ZzError",
-            message="zz",
-            log="zz",
-            worker_id=70 + 5 * (number // 3),
-            **times,
-        )
+        first = number // 3
+        times = {"started_at": now - hour * (5 - first), "occurred_at": now - hour * (4 - first)}
+        told = {"error_class": "zz.ZzError", "message": "zz", "log": "zz"}
+        insert("job_error", job_id=job, attempt=1 + first, worker_id=70 + 5 * first, **told, **times)
     change(
         "INSERT INTO salon_jobs_fan_out (id, task, digest, inserted, kept, paused) OVERRIDING SYSTEM VALUE"
         " VALUES (77, 'zz-nightly', '', 9, 2, 1)"
@@ -151,38 +138,20 @@ def rows(two: tuple[Rows, Rows], translated: None) -> Iterator[UUID]:
     insert("cron_tick", entry="zz-nightly", tick_at=now - hour, outcome="succeeded")
     insert("cron_tick", entry="zz-nightly", tick_at=now - 2 * hour)
     with flow("zz-flow") as steps:
-        first = [steps.add(tasks.system.call()) for _ in range(3)]
-        steps.add(tasks.in_flow.call(), after=steps.add(tasks.system.call(), after=first, when="ended"), when="failed")
+        begun = [steps.add(tasks.system.call()) for _ in range(3)]
+        steps.add(tasks.in_flow.call(), after=steps.add(tasks.system.call(), after=begun, when="ended"), when="failed")
     for number in range(3):
         tasks.ordered.enqueue(number=number)
     for kind, name in (("queue", "default"), ("task", "zz-nightly"), ("store", str(own)), ("key", "zz-nightly:zz")):
-        insert(
-            "limit",
-            kind=kind,
-            name=name,
-            paused=kind == "store",
-            paused_by="zz-ann",
-            paused_at=now,
-            max_concurrency=1,
-            rate=0.5,
-            burst=1,
-        )
+        paused = {"paused": kind == "store", "paused_by": "zz-ann", "paused_at": now}
+        insert("limit", kind=kind, name=name, **paused, max_concurrency=1, rate=0.5, burst=1)
     with tenant_context(own):
-        weekly = schedule(
-            tasks.in_store.call(store_id=own, number=7), "0 9 * * 1", key="zz-weekly", overlap=False, jitter=hour
-        ).id
+        call = tasks.in_store.call(store_id=own, number=7)
+        weekly = schedule(call, "0 9 * * 1", key="zz-weekly", overlap=False, jitter=hour).id
     schedule(tasks.system.call(note="x"), every=hour, key="zz-often")
     for number, hand in enumerate((True, False)):
-        insert(
-            "schedule_tick",
-            schedule_id=weekly,
-            store_id=own,
-            number=number,
-            tick_at=now,
-            by_hand=hand,
-            run_by="zz-ann",
-            outcome="",
-        )
+        run = {"by_hand": hand, "run_by": "zz-ann", "outcome": ""}
+        insert("schedule_tick", schedule_id=weekly, store_id=own, number=number, tick_at=now, **run)
     change("UPDATE salon_jobs_schedule SET ticks = 2")
     for status in ("pending", "published", "failed", "skipped"):
         write(status, aggregate=f"zz-{status}", store=own)
@@ -190,26 +159,17 @@ def rows(two: tuple[Rows, Rows], translated: None) -> Iterator[UUID]:
     write(aggregate="zz-waiting")
     write(kind="rn::nats:::zz-down")
     insert("destination", aggregate_type=ORDERS, paused=True, paused_by="zz-ann", paused_at=now)
-    insert(
-        "destination", aggregate_type="rn::nats:::zz-down", outage_since=now - hour, outage_code="ZZ.DOWN", outage="zz"
-    )
+    outage = {"outage_since": now - hour, "outage_code": "ZZ.DOWN", "outage": "zz"}
+    insert("destination", aggregate_type="rn::nats:::zz-down", **outage)
     for status in ("enqueued", "rejected", "retry", "dismissed"):
-        insert(
-            "inbox",
-            consumer="zz",
-            message_id=f"zz-{status}",
-            status=status,
-            code="ZZ.BAD",
-            reason="zz",
-            event="zz",
-            raw=b"zz",
-        )
+        told = {"code": "ZZ.BAD", "reason": "zz", "event": "zz"}
+        insert("inbox", consumer="zz", message_id=f"zz-{status}", status=status, raw=b"zz", **told)
     change("INSERT INTO salon_jobs_replay (requested_by, reason, criteria, messages) VALUES ('zz-ann', 'zz', '{}', 2)")
     change(
         "INSERT INTO salon_jobs_partition (partition, owner) VALUES (0, NULL), (1, 70), (2, 70)"
         " ON CONFLICT (partition) DO UPDATE SET owner = excluded.owner"
     )
-    count("zz-nightly", "default", 7, 1, 0.3)
+    count_runs("zz-nightly", "default", 7, 1, 0.3)
     yield own
     kept = [entry for entry in cron_entries.all() if entry.task_name != "zz-nightly"]
     cron_entries.clear()
@@ -218,8 +178,7 @@ def rows(two: tuple[Rows, Rows], translated: None) -> Iterator[UUID]:
     registry.unregister("zz-nightly")
 
 
-def test_every_page_is_translated(rows: UUID) -> None:
-    client = staff(everything=True)
+def test_every_page_is_translated(operator: Client, rows: UUID) -> None:
     pages = [ADMIN, *(f"{ADMIN}{page}" for page in ("job/failures/", "job/group/?fingerprint=-7", "job/404/change/"))]
     pages += [f"{ADMIN}job/overview/?{what}" for what in ("task=zz-nightly", "queue=default", "queue=zz", "zz=1")]
     for model in admin.site._registry:
@@ -230,42 +189,69 @@ def test_every_page_is_translated(rows: UUID) -> None:
             pages += [f"{ADMIN}{name}/{quote(key)}/change/" for key in keys]
     left: dict[str, str] = {}
     for page in pages:
-        left |= untranslated(client, page)
+        left |= untranslated(operator, page)
     one_store = staff(rows, may=("view_dashboard", "view_limit"))
     for page in ("dashboard/", "job/", "job/?store=1", "message/", "limit/", "job/1/change/", "message/1/change/"):
         left |= untranslated(one_store, f"{ADMIN}{page}")
     wrong = {"kind": "store", "name": "zz", "rate": "zz", "unlimited": "on", "max_concurrency": "1"}
-    left |= untranslated(client, f"{ADMIN}limit/add/", wrong)
-    left |= untranslated(client, f"{ADMIN}schedule/add/", _SURE | {"line": "", "every": "zz", "task": "test-store"})
+    left |= untranslated(operator, f"{ADMIN}limit/add/", wrong)
+    left |= untranslated(operator, f"{ADMIN}schedule/add/", _SURE | {"line": "", "every": "zz", "task": "test-store"})
     assert left == {}
 
 
-def test_what_actions_ask_and_say_is_translated(rows: UUID) -> None:
-    client, left = staff(everything=True), dict[str, str]()
+def test_actions_are_translated(operator: Client, rows: UUID) -> None:
+    left = dict[str, str]()
     for model, each in reversed(admin.site._registry.items()):  # aggregates before what blocks them
         if model._meta.app_label != "salon_jobs" or not isinstance(each, OffersActions):
             continue
         page, keys = f"{ADMIN}{model._meta.model_name}/", [*model._default_manager.using("operator").order_by("pk")]
         offered: Any = each.actions
         for action in offered:
-            form = {"action": action.name, "index": "0", "_selected_action": [row.pk for row in keys]}
-            one = {**form, "_selected_action": [keys[-1].pk]}
+            every, one = form(action.name, *(row.pk for row in keys)), form(action.name, keys[-1].pk)
             given = {"line": "0 9 * * 1", "at": "2030-01-01T00:00", "reason": "zz", "from_start": "on", "priority": "7"}
             scopes = {"verb": "paused", "scopes": ["task:zz-nightly", "queue:default"]}
-            for sent in (one, form, form | _SURE, one | _SURE | {"arguments": "[]"}, form | _SURE | given | scopes):
-                left |= untranslated(client, page, sent)
+            for sent in (one, every, every | _SURE, one | _SURE | {"arguments": "[]"}, every | _SURE | given | scopes):
+                left |= untranslated(operator, page, sent)
     assert left == {}
 
 
-def test_the_log_of_the_admin_and_the_terminal_stay_in_english(rows: UUID) -> None:
-    client = staff(everything=True)
-    form = {"action": "change", "index": "0", "_selected_action": "1", "priority": "7"}
-    client.post(f"{ADMIN}job/", {**form, "_selected_action": str(add()), **_SURE})
-    client.post(f"{ADMIN}message/", {**form, "action": "replay", "_selected_action": "2", "reason": "zz", **_SURE})
-    client.post(f"{ADMIN}cronentrystate/", {**form, "action": "resume", "_selected_action": "zz-nightly"})
+def test_log_and_terminal_stay_english(operator: Client, rows: UUID) -> None:
+    operator.post(f"{ADMIN}job/", form("change", add(), priority="7", **_SURE))
+    operator.post(f"{ADMIN}message/", form("replay", 2, reason="zz", **_SURE))
+    operator.post(f"{ADMIN}cronentrystate/", form("resume", "zz-nightly"))
     logged = " ".join(f"{row} {text}" for row, text in seen("SELECT object_repr, change_message FROM django_admin_log"))
     assert "given priority 7" in logged
     assert logged.isascii()
     for command in ("list", "show 1", "cron list", "limit", "cancel 1 --yes", "list --json", "cron list --json"):
         said = "".join(run(*command.split()))
         assert said.replace("…", "").replace("–", "").isascii(), command
+
+
+TEMPLATES = sorted((Path(salon_jobs.__file__).parent / "templates/admin/salon_jobs").glob("*.html"))
+
+
+def test_column_and_filter_names_are_lazy() -> None:
+    ours: list[Any] = [each for model, each in admin.site._registry.items() if model._meta.app_label == "salon_jobs"]
+    offered = [each for one in ours for each in one.list_filter if hasattr(each, "parameter_name")]
+    filters = {each.__name__: each.title for each in offered}
+    functions = {f"{one.opts}.{name}": getattr(type(one), name) for one in ours for name in dir(type(one))}
+    named = {name: each.short_description for name, each in functions.items() if hasattr(each, "short_description")}
+    assert len(named) > 100
+    assert len(filters) > 10
+    assert [name for name, text in (named | filters).items() if not isinstance(text, Promise)] == []
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
+def test_templates_have_no_untranslated_text(template: Path) -> None:
+    text = re.sub(r"{% blocktranslate.*?endblocktranslate %}|{#.*?#}", "", template.read_text(), flags=re.DOTALL)
+    assert re.findall(r"<[a-z0-9]+(?: [^<>]*)?>([^<>{}%]*[A-Za-z]{2}[^<>{}%]*)</", text) == []
+    assert re.findall(r'(?:aria-label|title)="([A-Z][^"{}<>]*)"', text) == []
+
+
+def test_makemessages_finds_every_text() -> None:
+    names, built = {"gettext", "gettext_lazy", "gettext_noop", "ngettext", "ngettext_lazy", "_"}, list[str]()
+    for path in Path(salon_jobs.__file__).parent.rglob("*.py"):
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        of_texts = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id in names]
+        built += [f"{path}:{each.lineno}" for each in of_texts if isinstance(each.args[0], ast.JoinedStr | ast.BinOp)]
+    assert built == []

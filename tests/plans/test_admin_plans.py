@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from salon_jobs.admin import actions
 from salon_jobs.tenancy.context import tenant_context
-from tests.admin.test_admin_readers import WebRouter, staff
+from tests.admin.pages import WebRouter, staff
 from tests.plans.explain import rows_read, scans_of, signed_in
 from tests.settings import SALON_JOBS
 from tests.support import change, in_state, seen, selected, store_id_of, store_id_sql
