@@ -1,15 +1,10 @@
-"""Tests that each process takes the URL of its own role, and says which one is missing."""
+"""Each process takes from the environment its role's URL, its log, its tracing and its brokers."""
 
 from __future__ import annotations
 
-import ast
-import logging
 import os
 import runpy
-import shutil
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -17,6 +12,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from project import settings
+from project.tracing import trace_to
 from tests.interpreter import ROOT, run_python
 
 URLS = {
@@ -24,7 +20,6 @@ URLS = {
     "WORKER_DATABASE_URL": "postgresql://worker_runtime:p@127.0.0.1:1/salon",
     "DATABASE_URL": "postgresql://app:p@127.0.0.1:1/salon?pool=true",
 }
-DSN = {"SENTRY_DSN": "http://key@127.0.0.1:9/1"}
 
 
 def settings_of(command: str, environment: dict[str, str]) -> dict[str, Any]:
@@ -32,12 +27,6 @@ def settings_of(command: str, environment: dict[str, str]) -> dict[str, Any]:
     inherited = settings.INHERITED_ENVIRONMENT
     with patch.dict(os.environ, inherited | environment, clear=True), patch.object(sys, "argv", ["manage.py", command]):
         return runpy.run_path(str(ROOT / "project" / "settings.py"))
-
-
-def process(environment: dict[str, str], show: str) -> subprocess.CompletedProcess[str]:
-    """Print an expression in a worker's process: for what settings start or import there."""
-    code = f"import sys; sys.argv = ['manage.py', 'runworker']; from project import settings; print({show})"
-    return run_python("-c", code, environment={**settings.INHERITED_ENVIRONMENT, **URLS, **environment})
 
 
 @pytest.mark.parametrize(
@@ -50,126 +39,76 @@ def process(environment: dict[str, str], show: str) -> subprocess.CompletedProce
         ("runserver", "DATABASE_URL", "app"),
     ],
 )
-def test_a_command_connects_as_its_own_role_or_names_what_is_missing(command: str, variable: str, user: str) -> None:
+def test_command_connects_as_its_role(command: str, variable: str, user: str) -> None:
     assert settings_of(command, URLS)["DATABASES"]["default"]["USER"] == user
-    others = {name: url for name, url in URLS.items() if name != variable}
     with pytest.raises(ImproperlyConfigured, match=f"{command} needs {variable}"):
-        settings_of(command, others)
+        settings_of(command, {name: url for name, url in URLS.items() if name != variable})
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "secret",
-        "postgresql//u:secret@h/x",
-        "postgresql://u:secret@h:port/x",
-        "postgresql://u:secret@[::1/x",
-        "mysql://u:secret@h/x",
-        "foo://u:secret@h/x",
-        "postgresql://u:secret@h:5432/",
-    ],
-)
-def test_a_malformed_url_is_named_and_not_shown(url: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match="WORKER_DATABASE_URL is malformed; write postgresql://") as refused:
-        settings_of("runworker", {**URLS, "WORKER_DATABASE_URL": url})
-    assert "secret" not in str(refused.value)
-
-
-def test_what_needs_no_database_runs_without_a_url() -> None:
+def test_help_and_bootstrap_need_no_url() -> None:
     assert not settings_of("bootstrap_roles", {})["DATABASES"]["default"]["NAME"]
-
-
-def test_a_pool_asked_for_in_the_url_is_a_flag() -> None:
-    assert settings_of("runserver", URLS)["DATABASES"]["default"]["OPTIONS"] == {"pool": True}
-
-
-def test_children_of_the_demo_inherit_no_secret() -> None:
     assert not [name for name in settings.INHERITED_ENVIRONMENT if "PASSWORD" in name or name.endswith("_URL")]
-
-
-def test_sentry_is_told_what_the_environment_says_and_nothing_personal() -> None:
-    shown = (
-        "(lambda c: ([c.options[name] for name in ('environment', 'release', 'sample_rate',"
-        " 'include_local_variables', 'send_default_pii')], c.get_integration('logging')._handler.level,"
-        " settings.SALON_JOBS['SENTRY_MONITORS']))(__import__('sentry_sdk').get_client())"
-    )
-    by_default = ast.literal_eval(process({**DSN, "SENTRY_RELEASE": "1.2"}, shown).stdout)
-    assert by_default == (["prod", "1.2", 1.0, False, False], logging.WARNING, True)
-    given = {
-        "SENTRY_ENVIRONMENT": "test",
-        "SENTRY_SAMPLE_RATE": "0.5",
-        "SENTRY_LEVEL": "error",
-        "SENTRY_MONITORS": "off",
-        "SENTRY_RELEASE": "1.2",
-    }
-    asked = ast.literal_eval(process({**DSN, **given}, shown).stdout)
-    assert asked == (["test", "1.2", 0.5, False, False], logging.ERROR, False)
+    done = run_python("manage.py", "runworker", "--help", environment=settings.INHERITED_ENVIRONMENT)
+    assert "--with-scheduler" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "complaint"),
     [
+        *(
+            ("WORKER_DATABASE_URL", url, "WORKER_DATABASE_URL is malformed; write postgresql://")
+            for url in (
+                "",
+                "secret",
+                "postgresql://u:secret@h:port/x",
+                "postgresql://u:secret@[::1/x",
+                "foo://u:secret@h/x",
+            )
+        ),
         ("SENTRY_LEVEL", "loud", "SENTRY_LEVEL is 'loud'; write debug"),
         ("SENTRY_SAMPLE_RATE", "all", "SENTRY_SAMPLE_RATE is 'all'; write a number from 0 to 1"),
         ("SENTRY_SAMPLE_RATE", "2", "SENTRY_SAMPLE_RATE is '2'; write a number from 0 to 1"),
+        ("TRACING", "maybe", "TRACING is 'maybe'; write true or false"),
+        ("TRACING_AGENT", "", "TRACING_AGENT is not set: write otel-collector:4317"),
+        ("TRACING_AGENT", "otel-collector", "'otel-collector' has neither a scheme nor a port"),
+        ("TRACING_AGENT", "otel:4318", "has the port of OTLP over HTTP but neither http:// nor https://"),
+        ("TRACING_AGENT", "[::1:4317", "is malformed"),
+        ("TRACING_AGENT", "grpc://otel:4317", "has the scheme 'grpc'"),
+        ("TRACING_AGENT", "http://:4318", "names no host"),
+        ("TRACING_AGENT", "http://otel:4318?x=1", "has a query"),
+        ("TRACING_AGENT", "http://otel:4317/v1/traces", "has a path, which gRPC does not know"),
+        ("TRACING_AGENT", "http://user:secret@otel:4318", "must not hold a user or a password"),
     ],
 )
-def test_what_makes_no_sense_to_sentry_is_refused(variable: str, value: str, complaint: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match=complaint):
-        settings_of("runworker", {**URLS, **DSN, variable: value})
+def test_wrong_value_is_named_without_secret(variable: str, value: str, complaint: str) -> None:
+    dsn = {"SENTRY_DSN": "http://key@127.0.0.1:9/1"} if "SENTRY" in variable else {}
+    with pytest.raises(ImproperlyConfigured) as refused:
+        settings_of("runworker", {**URLS, **dsn, "TRACING": str("AGENT" in variable), variable: value})
+    assert complaint in str(refused.value)
+    assert "secret" not in str(refused.value)
 
 
-def test_without_a_dsn_or_tracing_neither_runs() -> None:
-    for environment in ({}, {"SENTRY_MONITORS": "on"}):
-        shown = (
-            "__import__('sentry_sdk').get_client().is_active(), settings.SALON_JOBS['SENTRY_MONITORS'],"
-            " settings.SALON_JOBS['TRACING'], 'opentelemetry' in sys.modules"
-        )
-        assert process(environment, shown).stdout.split() == ["False"] * 4
+@pytest.mark.parametrize(
+    ("agent", "exporter", "made"),
+    [
+        ("http://otel:4318/otlp/", "http", {"endpoint": "http://otel:4318/otlp/v1/traces"}),
+        ("http://otel:4318/v1/traces", "http", {"endpoint": "http://otel:4318/v1/traces"}),
+        ("otel:9999", "grpc", {"endpoint": "otel:9999", "insecure": True}),
+        ("https://otel:4317", "grpc", {"endpoint": "otel:4317", "insecure": False}),
+    ],
+)
+def test_agent_address_chooses_protocol(agent: str, exporter: str, made: dict[str, object]) -> None:
+    name = f"opentelemetry.exporter.otlp.proto.{exporter}.trace_exporter"
+    with patch("opentelemetry.trace.set_tracer_provider"), patch(f"{name}.OTLPSpanExporter") as otlp:
+        trace_to(agent, service_name="tills", environment="test")
+        otlp.assert_called_once_with(**made)
+    missing = f"opentelemetry-exporter-otlp-proto-{exporter}"
+    with patch.dict(sys.modules, {name: None}), pytest.raises(ImproperlyConfigured, match=missing):
+        trace_to(agent, service_name="tills", environment="test")
 
 
-def test_a_flag_that_is_neither_on_nor_off_is_refused() -> None:
-    with pytest.raises(ImproperlyConfigured, match="TRACING is 'maybe'; write true or false"):
-        settings_of("runworker", {**URLS, "TRACING": "maybe"})
-
-
-def test_sns_is_configured_by_the_environment() -> None:
-    given = {
-        "SNS_REGION": "eu-west-1",
-        "SNS_ALLOW_LIST": "a,b",
-        "SNS_REFETCH_INTERVAL": "off",
-        "SNS_ACCESS_KEY": "a",
-        "SNS_SECRET_KEY": "b",
-        "SNS_ENDPOINT": "",
-    }
-    assert settings_of("runworker", {**URLS, **given})["SALON_JOBS"]["SNS"] == {
-        "REGION": "eu-west-1",
-        "ALLOW_LIST": ["a", "b"],
-        "REFETCH_INTERVAL": None,
-        "ACCESS_KEY": ("a", "b"),
-    }
-
-
-def test_the_web_process_serves_what_collectstatic_gathered(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "project", tmp_path / "project")
-    shown: list[str] = []
-    for _ in range(2):
-        found = runpy.run_path(str(tmp_path / "project" / "settings.py"))
-        shown.append(found["MIDDLEWARE"][1].rpartition(".")[2])
-        (tmp_path / "static").mkdir(exist_ok=True)
-    assert shown == ["SessionMiddleware", "WhiteNoiseMiddleware"], "before the sessions, which a file does not need"
-    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
-    assert "python manage.py collectstatic --no-input" in dockerfile
-
-
-def test_consumers_come_from_the_environment() -> None:
+def test_consumers_come_from_environment() -> None:
     consumers = '{"pings": {"SOURCE": "rn::azurequeue:::pings", "TASKS": {"ping": "ping"}}}'
-    found = settings_of("consume_queue", {**URLS, "CONSUMERS": consumers})
-    assert found["SALON_JOBS"]["CONSUMERS"]["pings"]["TASKS"] == {"ping": "ping"}
-
-
-def test_help_needs_no_url() -> None:
-    done = run_python("manage.py", "runworker", "--help", environment=settings.INHERITED_ENVIRONMENT)
-    assert done.returncode == 0, done.stderr
-    assert "--with-scheduler" in done.stdout
+    found = settings_of("consume_queue", {**URLS, "SNS_ALLOW_LIST": "a,b", "CONSUMERS": consumers})["SALON_JOBS"]
+    assert found["CONSUMERS"]["pings"]["TASKS"] == {"ping": "ping"}
+    assert found["SNS"]["ALLOW_LIST"] == ["a", "b"]
