@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,14 +18,13 @@ from django.test import RequestFactory
 from django.utils.http import http_date
 
 from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
-from salon_jobs.jobs import answers, registry
+from salon_jobs.jobs import answers
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.async_handlers import run_coroutine
-from tests.docs.markdown import blocks, read
 from tests.support import seen
 from tests.waiting import eventually
 
-PAGE = "docs/how-to/call-an-api.md"
+pytestmark = pytest.mark.parametrize("calls", ["docs/how-to/call-an-api.md"], indirect=True)
 
 
 class Api(BaseHTTPRequestHandler):
@@ -70,19 +67,8 @@ def api(settings: Any) -> Iterator[type[Api]]:
 
 
 @pytest.fixture
-def shop(api: type[Api], database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Write the page's modules, make its calls, and return the module of the tasks."""
-    calls: list[str] = []
-    for block in blocks(read(PAGE)):
-        action, _, name = block.action.partition(" ")
-        if action == "call":
-            calls.append(block.text)
-        elif action:
-            path = tmp_path / name
-            path.parent.mkdir(exist_ok=True)
-            with path.open("a" if action == "append" else "w") as file:
-                file.write(block.text)
-    monkeypatch.syspath_prepend(tmp_path)
+def shop(api: type[Api], database: None, calls: list[str]) -> Iterator[Any]:
+    """Make the page's calls, and return the module of its tasks."""
     module = importlib.import_module("shop.rates")
     for call in calls:
         exec(call, {})
@@ -90,13 +76,9 @@ def shop(api: type[Api], database: None, tmp_path: Path, monkeypatch: pytest.Mon
     if module.client.cache_info().currsize:
         run_coroutine(module.client().aclose())
     module.blocking_client().close()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
-        del sys.modules[name]
-    for name in ("fetch-rate", "charge-order", "fetch-catalogue"):
-        registry.unregister(name)
 
 
-def test_all_jobs_share_one_connection_and_are_limited(shop: Any, api: type[Api]) -> None:
+def test_jobs_share_connection_and_are_limited(shop: Any, api: type[Api]) -> None:
     handles = [shop.fetch_rate.enqueue(account="acme", currency=currency) for currency in ("EUR", "CHF", "JPY")]
     drain_jobs()
     assert [handle.result() for handle in handles] == [1.25] * 3
@@ -107,7 +89,7 @@ def test_all_jobs_share_one_connection_and_are_limited(shop: Any, api: type[Api]
     ]
 
 
-def test_each_answer_ends_the_run_as_the_table_says(shop: Any, api: type[Api]) -> None:
+def test_answers_end_runs_as_documented(shop: Any, api: type[Api]) -> None:
     at = datetime.now(UTC) + timedelta(minutes=10)
     api.answers[:] = [
         (429, {"Retry-After": "120"}),
@@ -131,7 +113,7 @@ def test_each_answer_ends_the_run_as_the_table_says(shop: Any, api: type[Api]) -
     ]
 
 
-def test_a_payment_is_named_alike_at_each_attempt(shop: Any, api: type[Api]) -> None:
+def test_payment_keeps_its_name(shop: Any, api: type[Api]) -> None:
     api.answers[:] = [(500, {}), (429, {})]
     shop.charge_order.enqueue(order_id=7, amount=500)
     hour = timedelta(hours=1)
@@ -143,7 +125,7 @@ def test_a_payment_is_named_alike_at_each_attempt(shop: Any, api: type[Api]) -> 
     assert api.asked[-1] == ("/catalogue?account=acme", None)
 
 
-def test_a_view_waits_for_the_answer(shop: Any, api: type[Api], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_view_waits_for_answer(shop: Any, api: type[Api], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "_LISTENS_ON_FOR_S", 0.0)
     view = importlib.import_module("shop.views").rate
     api.answers[:] = [(200, {}), (404, {})]

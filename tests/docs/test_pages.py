@@ -6,7 +6,6 @@ import ast
 import importlib.util
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,10 @@ from tests.docs.markdown import PAGES, ROOT, anchors, blocks, links, read, witho
 COMMANDS = {"bootstrap_roles", "consume_queue", "relay_outbox", "runscheduler", "runworker", "salon_jobs"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+EACH = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@EACH
 def test_links_resolve(page: Path) -> None:
     for target in links(read(page)):
         if target.startswith("https://"):
@@ -28,8 +30,8 @@ def test_links_resolve(page: Path) -> None:
         assert not anchor or anchor in anchors(read(linked)), f"{target} names no heading"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_parses_and_imports_what_exists(page: Path) -> None:
+@EACH
+def test_python_parses_and_imports(page: Path) -> None:
     for block in blocks(read(page)):
         if block.language != "python":
             continue
@@ -40,27 +42,24 @@ def test_python_parses_and_imports_what_exists(page: Path) -> None:
                     assert _has(module, alias.name), f"line {block.line}: {node.module} has no {alias.name}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_line_of_prose_is_longer_than_a_line_of_code(page: Path) -> None:
+@EACH
+def test_prose_lines_are_short(page: Path) -> None:
     may_be_long = ("|", "<", "!", "Default: ")
     prose = [line for line in without_blocks(read(page)).splitlines() if not line.lstrip().startswith(may_be_long)]
     assert not [line for line in prose if len(line) > 120]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_exist_and_take_the_options_that_examples_give_them(page: Path) -> None:
-    for line in re.findall(r"manage\.py (.+)", "\n".join(_shell_blocks(page))):
+@EACH
+def test_example_commands_and_options_exist(page: Path) -> None:
+    shell = [block.text for block in blocks(read(page)) if block.language in ("sh", "console")]
+    for line in re.findall(r"manage\.py (.+)", "\n".join(shell)):
         name, *words = shlex.split(line, comments=True)
         if name in COMMANDS:
             end = next((place for place, word in enumerate(words) if word in ("||", "|", "&&", ">")), len(words))
             load_command_class("salon_jobs", name).create_parser("manage.py", name).parse_args(words[:end])
 
 
-def _shell_blocks(page: Path) -> Iterator[str]:
-    return (block.text for block in blocks(read(page)) if block.language in ("sh", "console"))
-
-
-def test_every_page_is_linked_from_the_first_one() -> None:
+def test_first_page_links_every_page() -> None:
     first = ROOT / "docs" / "index.md"
     linked = {(first.parent / target.partition("#")[0]).resolve() for target in links(read(first))}
     assert set(PAGES) - {first, ROOT / "README.md"} <= linked

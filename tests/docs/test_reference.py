@@ -33,6 +33,7 @@ from tests.docs.markdown import ROOT, read, rows, section
 from tests.metrics import METRICS
 from tests.support import public_names, seen
 
+EVENTS = {value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)}
 SOURCES = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "salon_jobs").rglob("*.py"))]
 
 
@@ -107,7 +108,7 @@ def test_roles_and_backoff_in_the_settings(heading: str, kind: Callable[[], Any]
         *((each.section, partial(each.read, {}), read_for_broker(each.section)) for each in brokers()),
     ],
 )
-def test_sections_and_the_variables_of_the_demo(key: str, kind: Callable[[], Any], variables: set[str]) -> None:
+def test_sections_and_demo_variables(key: str, kind: Callable[[], Any], variables: set[str]) -> None:
     found = {name.split('"')[1]: each for name, each in documented_settings().items() if name.startswith(f"{key}[")}
     assert {name: each["default"] for name, each in found.items()} == defaults(kind)
     assert {each["variable"] or "" for each in found.values()} == variables
@@ -116,22 +117,16 @@ def test_sections_and_the_variables_of_the_demo(key: str, kind: Callable[[], Any
     )
 
 
-def test_what_sentry_gets_of_the_log_and_the_demos_variables() -> None:
+def test_log_records_for_sentry() -> None:
     text = section(read("docs/how-to/sentry.md"), "### Log records")
     _, reported, routine, lasting = re.split(r"^- \*\*", text, flags=re.MULTILINE)
-    known = {value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)}
-
-    def named(text: str) -> set[str]:
-        return set(re.findall(r"`(\w+)`", text)) & known
-
-    assert named(reported) == events.REPORTED_OTHERWISE
-    assert named(routine) == events.ROUTINE
-    assert named(lasting) == set(sentry._LASTING)
+    sets = (events.REPORTED_OTHERWISE, events.ROUTINE, set(sentry._LASTING))
+    assert tuple({*re.findall(r"`(\w+)`", each)} & EVENTS for each in (reported, routine, lasting)) == sets
     table = rows(section(read("docs/how-to/sentry.md"), "## In the demo"))
     assert {row[0] for row in table} == read_by_demo("SENTRY")
 
 
-def test_metrics() -> None:
+def test_metrics_page() -> None:
     found = [(row[0], row[1], row[2].replace("`", ""), row[3]) for row in documented("metrics.md") if len(row) == 4]
     assert found == [(metric.name, metric.kind, ", ".join(metric.labels), metric.help) for metric in METRICS]
 
@@ -141,11 +136,13 @@ def test_system_checks() -> None:
     assert found == set(re.findall(r"salon_jobs\.[EIW]\d{3}", "".join(SOURCES)))
 
 
-@pytest.mark.parametrize("name", ["runworker", "runscheduler", "relay_outbox", "consume_queue", "bootstrap_roles"])
+COMMANDS = sorted(path.stem for path in (ROOT / "salon_jobs/management/commands").glob("[a-z]*.py"))
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "salon_jobs"])
 def test_commands_and_their_options(name: str) -> None:
     options = _options(load_command_class("salon_jobs", name)) - _options(BaseCommand())
-    found = {row[0].split()[0] for row in documented("commands.md", f"## `{name}`")}
-    assert found == options
+    assert {row[0].split()[0] for row in documented("commands.md", f"## `{name}`")} == options
 
 
 @pytest.mark.parametrize(
@@ -163,14 +160,10 @@ def test_subcommands_and_their_options(name: str, subcommand: Subcommand) -> Non
     assert found == options - {"--help"}
 
 
-def test_every_subcommand_has_its_place() -> None:
-    found = re.findall(r"^### `salon_jobs ([\w-]+)`$", read("docs/reference/commands.md"), re.MULTILINE)
-    assert sorted(found) == sorted(subcommand.name for subcommand in SUBCOMMANDS)
-
-
-def test_every_command_has_its_place() -> None:
-    names = {path.stem for path in (ROOT / "salon_jobs/management/commands").glob("[a-z]*.py")}
-    assert set(re.findall(r"^## `(\w+)`$", read("docs/reference/commands.md"), re.MULTILINE)) == names
+def test_no_other_command_is_documented() -> None:
+    headings = re.findall(r"^##(#?) `(?:salon_jobs )?([\w-]+)`$", read("docs/reference/commands.md"), re.MULTILINE)
+    assert sorted(name for level, name in headings if not level) == COMMANDS
+    assert sorted(name for level, name in headings if level) == sorted(each.name for each in SUBCOMMANDS)
 
 
 def test_error_codes() -> None:
@@ -181,15 +174,8 @@ def test_error_codes() -> None:
 
 
 def test_log_events() -> None:
-    named = {value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)}
-    literal = {
-        event
-        for source in SOURCES
-        for event in re.findall(r'log_event\([\w.]+, "(\w+)"|"event": "(\w+)"', source)
-        for event in event
-        if event
-    }
-    assert {row[0] for row in documented("log-events.md")} == named | literal
+    literal = re.findall(r'(?:log_event\([\w.]+, |"event": )"(\w+)"', "".join(SOURCES))
+    assert {row[0] for row in documented("log-events.md")} == EVENTS | {*literal}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +194,7 @@ def test_public_names_of_the_testing_module() -> None:
 @pytest.mark.parametrize(
     "model", [each for each in apps.get_app_config("salon_jobs").get_models() if not each._meta.proxy]
 )
-def test_tables(model: type[Model]) -> None:
+def test_tables_page(model: type[Model]) -> None:
     meta = model._meta
     found = [row[0] for row in documented("tables.md", f"## `{meta.db_table}`")]
     names = [each.name for each in (*meta.indexes, *meta.constraints)]
@@ -217,7 +203,7 @@ def test_tables(model: type[Model]) -> None:
 
 
 @pytest.mark.usefixtures("database")
-def test_the_grants_policies_and_functions_of_the_live_catalogue() -> None:
+def test_grants_policies_and_functions() -> None:
     grants = """
         SELECT table_name, grantee, string_agg(privilege_type, ', ' ORDER BY privilege_type)
         FROM information_schema.role_table_grants

@@ -31,13 +31,13 @@ def functions_of(file: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_proof_exists(page: str) -> None:
+def test_named_proofs_exist(page: str) -> None:
     assert len(named(page)) > PAGES[page][2]
     assert [(file, name) for file, name in sorted(named(page)) if name not in functions_of(file)] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_claim_has_a_proof_and_every_proof_its_claim(page: str) -> None:
+def test_claims_and_proofs_match(page: str) -> None:
     headings, fewest, _ = PAGES[page]
     text = read(page)
     proofs = dict(rows(section(text, "## Proofs")))
@@ -50,6 +50,6 @@ def test_every_claim_has_a_proof_and_every_proof_its_claim(page: str) -> None:
     assert claims == list(proofs)
 
 
-def test_every_side_channel_that_is_tested_is_written_down() -> None:
+def test_tested_side_channels_are_documented() -> None:
     of_page = {name for file, name in named("docs/security.md") if file == "test_side_channels"}
     assert functions_of("test_side_channels") == of_page

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from psycopg import sql
 from project.local.ports import free_port
 from project.local.postgres import EmbeddedPostgres
 from tests.docs.markdown import read
-from tests.docs.walkthrough import Walkthrough
-from tests.settings import PASSWORD, url_for
+from tests.docs.walkthrough import Walkthrough, of_roles
+from tests.settings import url_for
 
 
 @pytest.fixture
@@ -30,38 +30,27 @@ def name() -> Iterator[str]:
             connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
 
 
-def test_the_first_tutorial(tmp_path: Path, name: str) -> None:
+def shop(folder: Path, name: str, names: Mapping[str, str], **values: str) -> Walkthrough:
+    """Return how to follow a tutorial whose database and role have this name."""
     url = url_for(None, name).replace(url_for(None, "").split("@")[0], f"postgresql://{name}:secret")
-    tutorial = Walkthrough(
-        folder=tmp_path,
+    return Walkthrough(
+        folder=folder,
         superuser_url=url_for(None, "postgres"),
         database_url=url_for(None, name),
-        names={"shopdb": name},
-        values={"DATABASE_URL": url},
+        names={"shopdb": name, **names},
+        values={"DATABASE_URL": url, **values},
     )
 
-    assert tutorial.follow(read("docs/tutorial.md")) > 10
+
+def test_first_tutorial(tmp_path: Path, name: str) -> None:
+    assert shop(tmp_path, name, {}).follow(read("docs/tutorial.md")) > 10
 
 
 @pytest.mark.slow
-def test_the_tutorial_with_stores(tmp_path: Path) -> None:
-    passwords = ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD")
+def test_tutorial_with_stores(tmp_path: Path) -> None:
     # A server of its own: the roles are new there, as they are for the reader.
     with EmbeddedPostgres(fsync=False) as server:
-        tutorial = Walkthrough(
-            folder=tmp_path,
-            superuser_url=server.url,
-            database_url=url_for(None, "chain", server=server.url),
-            names={},
-            values={
-                "DATABASE_URL_BOOTSTRAP": server.url,
-                **dict.fromkeys(passwords, PASSWORD),
-                "DATABASE_URL_MIGRATOR": url_for("migrator", "chain", server=server.url),
-                "DATABASE_URL": url_for("app", "chain", server=server.url),
-                "WORKER_DATABASE_URL": url_for("worker_runtime", "chain", server=server.url),
-            },
-        )
-
+        tutorial = of_roles(server.url, tmp_path, "chain", operator=False)
         assert tutorial.follow(read("docs/tutorial-tenants.md")) > 10
 
 
@@ -75,17 +64,7 @@ def nats_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_the_tutorial_of_the_outbox(nats_folder: Path, name: str) -> None:
+def test_tutorial_of_outbox(nats_folder: Path, name: str) -> None:
     port = str(free_port())
-    tutorial = Walkthrough(
-        folder=nats_folder,
-        superuser_url=url_for(None, "postgres"),
-        database_url=url_for(None, name),
-        names={"shopdb": name, "4222": port},
-        values={
-            "DATABASE_URL": url_for(None, name).replace(url_for(None, "").split("@")[0], f"postgresql://{name}:secret"),
-            "NATS_SERVER": f"nats://127.0.0.1:{port}",
-        },
-    )
-
+    tutorial = shop(nats_folder, name, {"4222": port}, NATS_SERVER=f"nats://127.0.0.1:{port}")
     assert tutorial.follow(read("docs/tutorial-outbox.md")) > 15

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psycopg
 import pytest
 
 from project.local.postgres import EmbeddedPostgres
-from tests.databases import URLS
 from tests.docs.markdown import blocks, read
+from tests.docs.walkthrough import of_roles
 from tests.interpreter import succeed
-from tests.settings import PASSWORD, url_for
 
 
 def statements(page: str, action: str) -> str:
@@ -18,25 +19,20 @@ def statements(page: str, action: str) -> str:
 
 
 @pytest.mark.slow
-def test_nothing_of_salon_jobs_is_left_on_a_server() -> None:
+def test_uninstall_leaves_nothing_on_server(tmp_path: Path) -> None:
     with EmbeddedPostgres(fsync=False) as server:
-        names = ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD")
-        environment = {
-            "DATABASE_URL_BOOTSTRAP": server.url,
-            **{name: url_for(role, "salon", server=server.url) for name, role in URLS.items()},
-            **dict.fromkeys(names, PASSWORD),
-        }
-        succeed("bootstrap_roles", "--database", "salon", **environment)
-        succeed("migrate", "--verbosity", "0", **environment)
-        with psycopg.connect(url_for(None, "salon", server=server.url), autocommit=True) as connection:
+        given = of_roles(server.url, tmp_path, "salon")
+        succeed("bootstrap_roles", "--database", "salon", **given.values)
+        succeed("migrate", "--verbosity", "0", **given.values)
+        with psycopg.connect(given.database_url, autocommit=True) as connection:
             connection.execute(statements("docs/how-to/several-databases.md", "on the copy").encode())
             for app in ("salon", "salon_jobs"):
-                succeed("migrate", app, "zero", "--verbosity", "0", **environment)
+                succeed("migrate", app, "zero", "--verbosity", "0", **given.values)
             for statement in statements("docs/how-to/uninstall.md", "as a superuser").split(";"):
                 connection.execute(statement.encode())
-            roles = connection.execute("SELECT rolname FROM pg_roles WHERE rolname !~ '^pg_' ORDER BY 1").fetchall()
-            assert {"app", "migrator", "postgres"} <= {name for (name,) in roles}
-            assert not {"worker_runtime", "jobs_operator", "worker_fanout_owner"} & {name for (name,) in roles}
+            roles = {name for (name,) in connection.execute("SELECT rolname FROM pg_roles").fetchall()}
+            assert {"app", "migrator", "postgres"} <= roles
+            assert not {"worker_runtime", "jobs_operator", "worker_fanout_owner"} & roles
             left = connection.execute(
                 "SELECT relname FROM pg_class WHERE relname ~ '^salon_jobs' UNION ALL"
                 " SELECT proname FROM pg_proc WHERE proname ~ 'salon_jobs|pgtrigger|fan_out'"

@@ -12,14 +12,16 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 
+from tests.databases import URLS
 from tests.docs.markdown import ROOT, Block, blocks, rows
 from tests.interpreter import run_command, run_python
+from tests.settings import PASSWORD, url_for
 
 _INHERITED: Final = ("HOME", "LANG", "LC_ALL", "TMPDIR")
 _OPERATORS: Final = {"|", "||", "&", "&&", ";", "<", ">", ">>", "2>&1"}
@@ -32,8 +34,8 @@ class Walkthrough:
     folder: Path
     superuser_url: str
     database_url: str
-    names: Mapping[str, str]
     values: Mapping[str, str]
+    names: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 60
 
     def follow(self, text: str) -> int:
@@ -52,7 +54,7 @@ class Walkthrough:
                 with path.open("a" if action == "append" else "w", encoding="utf-8") as file:
                     file.write(block.text)
             case "environment":
-                assert re.findall(r"^export (\w+)=", block.text, re.MULTILINE) == list(self.values), block.line
+                assert {*re.findall(r"^export (\w+)=", block.text, re.MULTILINE)} == {*self.values}, block.line
             case "run":
                 for command, expected in _commands(block.text):
                     self._run(command, expected, block.line)
@@ -110,3 +112,17 @@ def _commands(text: str) -> list[tuple[str, list[str]]]:
         elif line.strip():
             commands[-1][1].append(line.strip())
     return commands
+
+
+def of_roles(server: str, folder: Path, database: str, *, operator: bool = True, **values: str) -> Walkthrough:
+    """Return how to follow a page on a server of its own, with the variables of bootstrap_roles and of each role."""
+    urls = {name: url_for(role, database, server=server) for name, role in URLS.items()}
+    if not operator:
+        del urls["OPERATOR_DATABASE_URL"]
+    passwords = ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD")
+    return Walkthrough(
+        folder=folder,
+        superuser_url=server,
+        database_url=url_for(None, database, server=server),
+        values={"DATABASE_URL_BOOTSTRAP": server, **dict.fromkeys(passwords, PASSWORD), **urls, **values},
+    )
