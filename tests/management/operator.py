@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.management import call_command
 
+from salon_jobs.core.metrics import BUCKETS, bucket_of
 from tests.support import change, in_state, seen, selected
 
 
@@ -30,3 +31,15 @@ def insert(table: str, **columns: Any) -> None:
     """Write a row of one of our tables."""
     values = ", ".join(["%s"] * len(columns))
     change(f"INSERT INTO salon_jobs_{table} ({', '.join(columns)}) VALUES ({values})", *columns.values())
+
+
+def minute(task: str, minutes_ago: int, **counts: int) -> None:
+    """Add a row of statistics: ten runs of 10 ms and one of 2 s, each due for a minute."""
+    durations, waits = [0] * BUCKETS, [0] * BUCKETS
+    durations[bucket_of(0.01)], durations[bucket_of(2)], waits[bucket_of(60)] = 10, 1, 11
+    names = ("succeeded", "retried", "failed", "cancelled", "snoozed", "released", "rescued")
+    change(
+        "INSERT INTO salon_jobs_task_minute VALUES (now() - make_interval(mins => %s), %s, 'default',"
+        " %s, %s, %s, %s, %s, %s, %s, 2.1, %s, 660, %s)",
+        *(minutes_ago, task, *(counts.get(name, 0) for name in names), durations, waits),
+    )

@@ -11,7 +11,7 @@ from django.core.management import CommandError
 
 from salon_jobs.schedules.entries import cron, cron_entries
 from tests import tasks
-from tests.management.operator import add, run
+from tests.management.operator import add, insert, run
 from tests.support import change, seen
 
 
@@ -22,18 +22,16 @@ def entry(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     cron("30 3 * * *", tasks.system, name="nightly", timezone="Asia/Tokyo", payload={"note": "x"})
 
 
-def test_an_entry_is_paused_and_resumed() -> None:
-    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly')")
+def test_pause_and_resume_entry() -> None:
+    insert("cron_entry", name="nightly")
     assert run("cron", "pause", "nightly")[0] == "paused: cron entry nightly\n"
     with pytest.raises(CommandError, match="was not paused: it is paused"):
         run("cron", "pause", "nightly")
     assert seen("SELECT paused_by <> '' FROM salon_jobs_cron_entry WHERE paused_at IS NOT NULL") == [(True,)]
     assert json.loads(run("cron", "resume", "nightly", "--json")[0]) == {"resumed": "nightly"}
-    with pytest.raises(CommandError, match="name an entry: salon_jobs cron resume NAME"):
-        run("cron", "resume")
 
 
-def test_override_and_restore_an_entry() -> None:
+def test_override_and_restore_entry() -> None:
     change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly')")
     with pytest.raises(CommandError, match="the hour field '25' is wrong"):
         run("cron", "override", "nightly", "0 25 * * *")
@@ -46,21 +44,13 @@ def test_override_and_restore_an_entry() -> None:
     assert json.loads(run("cron", "restore", "nightly", "--json")[0]) == {"restored to the line in code": "nightly"}
     with pytest.raises(CommandError, match="its line is the one in code"):
         run("cron", "restore", "nightly")
-    with pytest.raises(CommandError, match="name an entry: salon_jobs cron override NAME LINE"):
-        run("cron", "override", "nightly")
-    with pytest.raises(CommandError, match=r"name an entry: salon_jobs cron pause NAME$"):
-        run("cron", "pause", "nightly", "0 9 * * 1")
 
 
-def test_the_list_shows_schedule_zone_ticks_and_result() -> None:
+def test_list_shows_schedule_and_result() -> None:
     before = datetime.now(UTC)
     [row] = json.loads(run("cron", "--json")[0])
-    assert (row["name"], row["task"], row["schedule"], row["timezone"]) == (
-        "nightly",
-        tasks.system.name,
-        "30 3 * * *",
-        "Asia/Tokyo",
-    )
+    named = {"name": "nightly", "task": tasks.system.name, "schedule": "30 3 * * *", "timezone": "Asia/Tokyo"}
+    assert named.items() <= row.items()
     assert datetime.fromisoformat(row["next_at"]) > before
     assert (row["last_tick"], row["result"]) == (None, "never fired")
     tick = datetime.now(UTC) - timedelta(hours=2)
@@ -74,7 +64,7 @@ def test_the_list_shows_schedule_zone_ticks_and_result() -> None:
     assert nightly.endswith("2 h ago  failed       failed: attempts_exhausted")
 
 
-def test_run_enqueues_the_entrys_job_now_and_leaves_its_ticks_alone() -> None:
+def test_run_enqueues_job_without_tick() -> None:
     out, _ = run("cron", "run", "nightly")
     [(job_id, task, note)] = seen("SELECT id, task, payload->>'note' FROM salon_jobs_job")
     assert out == f"enqueued job {job_id}\n"
@@ -87,12 +77,14 @@ def test_run_enqueues_the_entrys_job_now_and_leaves_its_ticks_alone() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("run",), "name an entry: salon_jobs cron run NAME"),
-        (("list", "nightly"), "cron list takes no name"),
-        (("run", "nightl"), "no cron entry 'nightl' is declared in this process; did you mean 'nightly'?"),
+        ("run", "name an entry: salon_jobs cron run NAME"),
+        ("resume", "name an entry: salon_jobs cron resume NAME"),
+        ("override nightly", "name an entry: salon_jobs cron override NAME LINE"),
+        ("pause nightly line", "name an entry: salon_jobs cron pause NAME$"),
+        ("list nightly", "cron list takes no name"),
+        ("run nightl", r"no cron entry 'nightl' is declared in this process; did you mean 'nightly'\?"),
     ],
 )
-def test_a_name_that_is_missing_wrong_or_too_much_is_refused(arguments: tuple[str, ...], message: str) -> None:
-    with pytest.raises(CommandError) as raised:
-        run("cron", *arguments)
-    assert message in str(raised.value)
+def test_missing_or_wrong_name_is_refused(arguments: str, message: str) -> None:
+    with pytest.raises(CommandError, match=message):
+        run("cron", *arguments.split())

@@ -31,7 +31,7 @@ def carry(database: None, tmp_path: Path) -> Callable[[], None]:
     return carry
 
 
-def test_jobs_that_waited_or_ran_elsewhere_are_cancelled(carry: Callable[[], None]) -> None:
+def test_loaded_jobs_are_cancelled(carry: Callable[[], None]) -> None:
     for _ in range(5):
         tasks.system.enqueue()
     [first, second, third, fourth, fifth] = [row[0] for row in seen("SELECT id FROM salon_jobs_job ORDER BY id")]
@@ -51,7 +51,7 @@ def test_jobs_that_waited_or_ran_elsewhere_are_cancelled(carry: Callable[[], Non
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE leased_by IS NOT NULL") == [(0,)]
 
 
-def test_messages_that_waited_elsewhere_are_skipped(carry: Callable[[], None]) -> None:
+def test_loaded_messages_are_skipped(carry: Callable[[], None]) -> None:
     with transaction.atomic():
         for number in range(2):
             emit(ORDERS, aggregate_id="1", event="order.created", payload={"number": number})
@@ -61,7 +61,7 @@ def test_messages_that_waited_elsewhere_are_skipped(carry: Callable[[], None]) -
     assert seen(states) == [("0", "published", ""), ("1", "skipped", "loaded from a fixture")]
 
 
-def test_a_result_of_none_can_be_carried(carry: Callable[[], None]) -> None:
+def test_result_of_none_can_be_loaded(carry: Callable[[], None]) -> None:
     change(
         "INSERT INTO salon_jobs_job_result VALUES (5, NULL, NULL, 'ping', 'default', 0, '{}', 'null',"
         " 1, 1, now(), now(), now(), now(), now())"

@@ -26,25 +26,21 @@ def added(stores: list[UUID]) -> None:
     schedule(tasks.system.call(), every=timedelta(hours=1), key="k")
 
 
-def test_the_list_shows_when_each_is_due_and_its_last_result(stores: list[UUID]) -> None:
+def test_list_shows_due_time_and_result(stores: list[UUID]) -> None:
     # Whatever the day: the weekly one is not due in this hour.
     change("UPDATE salon_jobs_schedule SET next_at = next_at + interval '1 week' WHERE store_id IS NOT NULL")
     [(at,)] = seen("SELECT next_at FROM salon_jobs_schedule WHERE store_id IS NULL")
     StoredSchedules(using="default").poll(at)
     first, second = sorted(json.loads(run("schedules", "--json")[0]), key=lambda row: row["id"])
     assert (first["store_id"], first["due"], first["last_tick"]) == (str(stores[0]), "0 9 * * 1 Asia/Tokyo", None)
-    assert (second["key"], second["task"], second["due"], second["result"]) == (
-        "k",
-        "test-system",
-        "every 1 h",
-        "queued",
-    )
+    expected = {"key": "k", "task": "test-system", "due": "every 1 h", "result": "queued"}
+    assert expected.items() <= second.items()
     text = run("schedules", "list", "--store", str(stores[0]))[0]
     assert "0 9 * * 1 Asia/Tokyo" in text
     assert "every 1 h" not in text
 
 
-def test_one_is_paused_resumed_run_and_deleted_by_its_key_and_store(stores: list[UUID]) -> None:
+def test_schedule_is_named_by_key_and_store(stores: list[UUID]) -> None:
     of_store = ("--store", str(stores[0]))
     paused = "SELECT store_id, paused_by <> '' FROM salon_jobs_schedule WHERE paused_at IS NOT NULL"
     assert run("schedules", "pause", "k", *of_store)[0] == "paused: schedule k\n"
@@ -61,7 +57,7 @@ def test_one_is_paused_resumed_run_and_deleted_by_its_key_and_store(stores: list
     assert seen("SELECT store_id FROM salon_jobs_schedule") == [(stores[0],)]
 
 
-def test_one_is_changed_in_what_is_given(stores: list[UUID]) -> None:
+def test_change_keeps_what_is_not_given(stores: list[UUID]) -> None:
     of_store = ("--store", str(stores[0]))
     row = "SELECT line, timezone, every, catch_up, jitter, overlap, payload::text FROM salon_jobs_schedule WHERE {}"
     ten, none = timedelta(seconds=10), timedelta(0)
@@ -96,7 +92,7 @@ def test_one_is_changed_in_what_is_given(stores: list[UUID]) -> None:
         (("--line", "0 1 * * *", "--every", "5m"), "pass one of them"),
     ],
 )
-def test_what_cannot_be_is_refused(options: tuple[str, ...], said: str) -> None:
+def test_invalid_change_is_refused(options: tuple[str, ...], said: str) -> None:
     before = seen("SELECT * FROM salon_jobs_schedule ORDER BY id")
     with pytest.raises((CommandError, SalonJobsError), match=re.escape(said)):
         run("schedules", "change", "k", *options)
@@ -105,7 +101,7 @@ def test_what_cannot_be_is_refused(options: tuple[str, ...], said: str) -> None:
     assert seen("SELECT * FROM salon_jobs_schedule ORDER BY id") == before
 
 
-def test_what_is_missing_is_said(stores: list[UUID]) -> None:
+def test_missing_schedule_is_named(stores: list[UUID]) -> None:
     with pytest.raises(CommandError, match="name a schedule: salon_jobs schedules pause KEY"):
         run("schedules", "pause")
     with pytest.raises(CommandError, match="no schedule of this store has the key 'x'"):

@@ -1,8 +1,9 @@
-"""Shows the operator's commands on a terminal of 80 columns, and where colours are not wanted."""
+"""Shows the operator's commands on a terminal of 80 columns, and where colours or control characters are not wanted."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -15,21 +16,16 @@ import pytest
 from salon_jobs.core.terminal import Painted, Screen, columns_of, fitted
 from salon_jobs.jobs import limits
 from tests.interpreter import start_python
-from tests.management.operator import add, insert, run
-from tests.management.test_salon_jobs_command import minute
-from tests.outbox.test_operate_messages import block, write
+from tests.management.operator import add, insert, minute, run
+from tests.outbox.rows import ORDERS, block, write
 from tests.support import change
+from tests.waiting import LIMIT_S
 
 COLOUR = re.compile(r"\x1b\[\d+m")
 
 
-def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """Run a subcommand on a terminal of 80 columns; return what it shows."""
-    return on_terminal("manage.py", "salon_jobs", *arguments, **environment)
-
-
-def all_on_a_terminal(*subcommands: str) -> list[str]:
-    """Run several subcommands, as ``on_a_terminal`` does, in one process."""
+def all_on_terminal(*subcommands: str) -> list[str]:
+    """Run several subcommands on a terminal of 80 columns, in one process."""
     program = (
         "from django.core.management import call_command\n"
         f"for subcommand in {subcommands!r}:\n"
@@ -40,6 +36,7 @@ def all_on_a_terminal(*subcommands: str) -> list[str]:
 
 
 def on_terminal(*words: str, **environment: str) -> str:
+    """Run a program on a terminal of 80 columns; return what it shows."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
@@ -53,7 +50,7 @@ def on_terminal(*words: str, **environment: str) -> str:
             text += part
     except OSError:  # closed by the command
         os.close(ours)
-    assert process.wait(60) == 0, text.decode()
+    assert process.wait(LIMIT_S) == 0, text.decode()
     return text.decode().replace("\r\n", "\n")
 
 
@@ -78,7 +75,8 @@ def fill(process_id: int, store: UUID) -> int:
     return failed
 
 
-def test_all_tables_fit_eighty_columns(process_id: int, stores: list[UUID]) -> None:
+@pytest.mark.process
+def test_tables_fit_eighty_columns(process_id: int, stores: list[UUID]) -> None:
     fill(process_id, stores[0])
     minute("expire-tentative-reservations-for-store", 1, succeeded=1_000, failed=20)
     head = write("failed", aggregate=str(uuid4()), kind="arn:aws:sns:ap-northeast-1:123456789012:reservations")
@@ -95,7 +93,7 @@ def test_all_tables_fit_eighty_columns(process_id: int, stores: list[UUID]) -> N
         "cron list": f"\n{entry} ",
     }
     commands = (*whole, "list", "stats", "messages parked", "top --once")
-    for command, shown in zip(commands, all_on_a_terminal(*commands), strict=True):
+    for command, shown in zip(commands, all_on_terminal(*commands), strict=True):
         assert COLOUR.search(shown), command
         lines = COLOUR.sub("", shown).splitlines()
         assert max(map(columns_of, lines)) <= 80, shown
@@ -104,18 +102,20 @@ def test_all_tables_fit_eighty_columns(process_id: int, stores: list[UUID]) -> N
         assert whole.get(command, "") in "\n".join(lines)
 
 
-def test_a_note_is_not_in_the_colour_of_an_error(database: None) -> None:
+@pytest.mark.process
+def test_note_is_not_coloured_as_error(database: None) -> None:
     add(state="failed")
     add(state="failed")
-    shown = on_a_terminal("list", "--limit", "1")
+    [shown] = all_on_terminal("list --limit 1")
     assert "\nonly the first is listed; --limit lists more" in shown
     assert "\x1b[31;1m" not in shown
 
 
-def test_list_show_and_top_say_early_why_jobs_wait_or_failed(process_id: int, stores: list[UUID]) -> None:
+@pytest.mark.process
+def test_list_show_and_top_give_reasons_early(process_id: int, stores: list[UUID]) -> None:
     failed_id = fill(process_id, stores[0])
     commands = ("list", f"show {failed_id}", "top --once")
-    listed, shown, top = (COLOUR.sub("", text) for text in all_on_a_terminal(*commands))
+    listed, shown, top = (COLOUR.sub("", text) for text in all_on_terminal(*commands))
     head, failed, error, more, succeeded, running, queued, *waiting = listed.splitlines()
     assert head.split() == ["id", "task", "state", "when", "attempts"], "queue and store are below"
     assert failed.split() == [str(failed_id), "charge-card", "failed", "2", "h", "ago", "3/3"]
@@ -142,24 +142,26 @@ def test_list_show_and_top_say_early_why_jobs_wait_or_failed(process_id: int, st
     assert "CardError" in lines[place + 1]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
-    ("arguments", "environment", "coloured"),
+    ("option", "environment", "coloured"),
     [
-        (("list",), {"NO_COLOR": "1"}, False),
-        (("list",), {"TERM": "dumb"}, False),
-        (("list",), {"DJANGO_COLORS": "nocolor"}, False),
-        (("--no-color", "list"), {}, False),
-        (("--force-color", "list"), {"NO_COLOR": "1"}, True),
+        ([], {"NO_COLOR": "1"}, False),
+        ([], {"TERM": "dumb"}, False),
+        ([], {"DJANGO_COLORS": "nocolor"}, False),
+        (["--no-color"], {}, False),
+        (["--force-color"], {"NO_COLOR": "1"}, True),
     ],
 )
-def test_colours_are_shown_where_they_are_wanted(
-    database: None, arguments: tuple[str, ...], environment: dict[str, str], coloured: bool
+def test_colours_can_be_switched_off(
+    database: None, option: list[str], environment: dict[str, str], coloured: bool
 ) -> None:
     add(state="failed")
-    assert bool(COLOUR.search(on_a_terminal(*arguments, **environment))) is coloured
+    shown = on_terminal("manage.py", "salon_jobs", *option, "list", **environment)
+    assert bool(COLOUR.search(shown)) is coloured
 
 
-def test_a_file_gets_a_line_for_each_job_in_full(process_id: int, stores: list[UUID]) -> None:
+def test_file_gets_full_lines(process_id: int, stores: list[UUID]) -> None:
     fill(process_id, stores[0])
     head, failed, *rest = run("list")[0].splitlines()
     assert head.split()[-1] == "why"
@@ -168,10 +170,36 @@ def test_a_file_gets_a_line_for_each_job_in_full(process_id: int, stores: list[U
     assert "\x1b" not in failed
 
 
-def test_text_is_left_numbers_are_right_and_wide_characters_count_twice() -> None:
+def test_table_aligns_text_and_numbers() -> None:
+    """Wide characters count twice."""
     screen = Screen(width=30)
     lines = screen.table(["id", "task"], [["7", "予約"], ["1,002", Painted("x", "red")], ["-", "a" * 40]])
     assert lines == ["   id  task", "    7  予約", "1,002  x", "    -  aaaaaaaaaaa…aaaaaaaaaaa"]
     assert fitted("予約を確認する", 9) == "予約…する"
     assert columns_of("か\u3099") == 2
     assert Screen(colours=True).table(["n"], [[Painted("x", "red")]])[1] == "\x1b[31mx\x1b[0m"
+
+
+# Clears the screen; the same begun by one byte of eight bits; writes from right to left.
+EVIL = "\x1b[2J\x9b2J\u202e"
+
+
+def test_output_cannot_command_terminal(database: None) -> None:
+    job = add(task=f"t{EVIL}", queue=f"q{EVIL}", state="failed", reason=EVIL, payload=json.dumps({EVIL: f"予約{EVIL}"}))
+    told = {"error_class": EVIL, "message": EVIL, "traceback": f"first\n  second{EVIL}"}
+    insert("job_error", job_id=job, attempt=1, **told)
+    insert("limit", kind="queue", name=f"q{EVIL}", paused=True)
+    minute(f"t{EVIL}", 1, failed=1)
+    message = write("failed", aggregate=f"a{EVIL}")
+    change("UPDATE salon_jobs_message SET last_error = %s", f"said{EVIL}")
+    block(message, "parked")
+    received = {"message_id": f"m{EVIL}", "event": EVIL, "producer": EVIL, "raw": f"first\nsecond{EVIL}"}
+    insert("inbox", id=5, consumer="c", status="rejected", code="C", reason=EVIL, **received)
+    commands = ("list", f"show {job}", "top", "stats", "limit", "inbox", "inbox show 5", "messages list")
+    parked = (f"messages show {message}", "messages parked", f"messages unpark --aggregate-type {ORDERS} --yes")
+    for command in (*commands, *parked):
+        for as_json in ("", *["--json"] * (command != "top")):
+            text = "".join(run(*command.split(), *as_json.split())).replace("\n", "")
+            assert text.isprintable(), (command, as_json)
+    assert "予約" in run("show", str(job))[0], "what people write is left"
+    assert "first\n  second" in run("show", str(job))[0]

@@ -7,13 +7,10 @@ import os
 import pty
 import select
 import signal
-import time
-from io import StringIO
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.core.management import call_command
 from django.db import connections
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
@@ -22,19 +19,17 @@ from tests.e2e.severing_proxy import SeveringProxy
 from tests.interpreter import start_python
 from tests.management.operator import add, insert, run
 from tests.settings import url_for
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 
-def test_one_page_shows_what_waits_runs_and_fails(process_id: int) -> None:
+def test_top_shows_queued_running_and_failed(process_id: int) -> None:
     add(queue="night")
     add(state="running", leased_by=process_id, lease=1)
     failed = add(task="charge", state="failed", fingerprint=1, error_class="builtins.KeyError")
     insert("job_error", job_id=failed, attempt=1, error_class="", message="\x1b[2Jno such\ncard")
     insert("limit", kind="queue", name="night", paused=True)
-    out = StringIO()
     with CaptureQueriesContext(connections["operator"]) as captured:
-        call_command("salon_jobs", "top", stdout=out)
-    page = out.getvalue()
+        page = run("top")[0]
     assert "queued 1, due 0, paused 1, oldest due" in page
     assert "paused: queue night" in page
     assert "running longest" in page
@@ -43,7 +38,7 @@ def test_one_page_shows_what_waits_runs_and_fails(process_id: int) -> None:
     assert len(captured.captured_queries) <= 12
 
 
-def test_scripts_read_the_page_as_json(process_id: int) -> None:
+def test_top_as_json(process_id: int) -> None:
     retried = add(state="running", leased_by=process_id, lease=1, started_at="now")
     longest = add(state="running", leased_by=process_id, lease=1, started_at="yesterday")
     failed = add(task="charge", state="failed", fingerprint=1, error_class="builtins.KeyError", finished_at="now")
@@ -58,7 +53,7 @@ def test_scripts_read_the_page_as_json(process_id: int) -> None:
 
 
 @pytest.mark.uuid_keys
-def test_a_paused_store_is_named_by_its_id_where_nothing_may_read_its_name(stores: list[UUID], settings: Any) -> None:
+def test_unreadable_store_is_shown_by_id(stores: list[UUID], settings: Any) -> None:
     insert("limit", kind="store", name=str(stores[0]), paused=True)
     # The operator's role sees no row of a project's own tables.
     for unread in ({"DATABASE": "operator"}, {"STORE_MODEL": None, "MEMBERSHIP_MODEL": None}):
@@ -94,14 +89,16 @@ class LiveView:
         os.write(self._ours, keys)
 
     def wait_for(self, text: bytes) -> None:
-        deadline = time.monotonic() + 20
-        while text not in self.drawn:
-            assert time.monotonic() < deadline, self.drawn.decode(errors="replace")
-            if select.select([self._ours], [], [], 0.2)[0]:
+        def look() -> bool:
+            if select.select([self._ours], [], [], 0)[0]:
                 self.drawn += os.read(self._ours, 65536)
+            return text in self.drawn
+
+        eventually(look, what=lambda: self.drawn.decode(errors="replace"))
 
 
-def test_the_live_view_refreshes_and_ends_on_q_with_the_terminal_as_before(database: None) -> None:
+@pytest.mark.process
+def test_live_view_refreshes_and_quits(database: None) -> None:
     add(queue="first-queue")
     with LiveView(COLUMNS="120", LINES="40") as view:
         view.wait_for(b"first-queue")
@@ -110,16 +107,17 @@ def test_the_live_view_refreshes_and_ends_on_q_with_the_terminal_as_before(datab
         assert b"\x1b[?1049h" in view.drawn
         view.press(b"xq")
         view.wait_for(b"\x1b[?1049l")
-        assert view.process.wait(30) == 0
+        assert view.process.wait(LIMIT_S) == 0
 
 
+@pytest.mark.process
 @pytest.mark.slow
-def test_the_live_view_ends_at_once_though_the_database_hangs(database: None) -> None:
+def test_live_view_quits_though_database_hangs(database: None) -> None:
     with SeveringProxy(url_for("jobs_operator")) as proxy, LiveView(OPERATOR_DATABASE_URL=proxy.url) as view:
         view.wait_for(b"jobs running")
         before = proxy.accepted
         proxy.hang()
         eventually(lambda: proxy.accepted > before)
         view.process.send_signal(signal.SIGINT)
-        assert view.process.wait(30) == 0
+        assert view.process.wait(LIMIT_S) == 0
         view.wait_for(b"\x1b[?25h\x1b[?1049l")
