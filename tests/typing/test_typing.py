@@ -7,11 +7,10 @@ import json
 import re
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeAlias
+from tempfile import TemporaryDirectory
+from typing import Final
 
 import pytest
 
@@ -22,82 +21,75 @@ from tests.docs.markdown import read, rows, section
 from tests.interpreter import ROOT, run_command
 from tests.support import public_names
 
-ACCEPTED = ROOT / "tests/typing/accepted.py"
-REFUSED = ROOT / "tests/typing/refused.py"
+USES: Final = ROOT / "tests/typing/uses.py"
 EXPORTING: Final = (salon_jobs, access, control, jobs, models, operations, outbox, tenancy, testing)
-Flagged: TypeAlias = set[tuple[str, int]]
-# A module and a name in it.
-Name: TypeAlias = tuple[str, str]
 
 
 @cache
-def mypy() -> Flagged:
-    """Return the lines that mypy --strict flags, of both files by one run."""
-    options = ("--strict", "--no-pretty", "--hide-error-context")
-    done = run_command(sys.executable, "-m", "mypy", *options, str(ACCEPTED), str(REFUSED), timeout_s=300)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    return {(name, int(line)) for name, line in re.findall(r"(\w+\.py):(\d+):(?:\d+:)? error", done.stdout)}
-
-
-@cache
-def pyright() -> Flagged:
-    """Return the lines that pyright flags in strict mode; the project's own configuration leaves one file out."""
-    with tempfile.TemporaryDirectory() as folder:
-        for path in (ACCEPTED, REFUSED):
-            shutil.copy(path, folder)
-        config = Path(folder) / "pyrightconfig.json"
-        settings = {"include": ["*.py"], "extraPaths": [str(ROOT)], "stubPath": str(ROOT / "typings")}
-        config.write_text(json.dumps({**settings, "typeCheckingMode": "strict", "pythonVersion": "3.11"}))
-        options = ("--outputjson", "--pythonpath", sys.executable, "-p", str(config))
-        done = run_command(sys.executable, "-m", "pyright", *options, timeout_s=300)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
+def flagged_by(checker: str) -> set[int]:
+    """Return the lines that mypy or pyright flags in strict mode."""
+    with TemporaryDirectory() as folder:
+        if checker == "mypy":
+            words = ["--strict", "--no-pretty", "--hide-error-context", str(USES)]
+        else:  # the project's own configuration leaves the file out
+            shutil.copy(USES, folder)
+            config = Path(folder) / "pyrightconfig.json"
+            settings = {"include": ["*.py"], "extraPaths": [str(ROOT)], "stubPath": str(ROOT / "typings")}
+            config.write_text(json.dumps({**settings, "typeCheckingMode": "strict", "pythonVersion": "3.11"}))
+            words = ["--outputjson", "--pythonpath", sys.executable, "-p", str(config)]
+        done = run_command(sys.executable, "-m", checker, *words, timeout_s=600)
+    assert done.returncode == 1, done.stdout + done.stderr
+    if checker == "mypy":
+        return {int(line) for line in re.findall(r"uses\.py:(\d+):(?:\d+:)? error", done.stdout)}
     found = [each for each in json.loads(done.stdout)["generalDiagnostics"] if each["severity"] == "error"]
-    return {(Path(each["file"]).name, each["range"]["start"]["line"] + 1) for each in found}
+    return {each["range"]["start"]["line"] + 1 for each in found}
 
 
-def expected_errors() -> set[int]:
-    """Return the lines of refused.py that the checkers must flag."""
-    lines = REFUSED.read_text().splitlines()
-    return {number for number, line in enumerate(lines, 1) if line.endswith("# E")}
+def wrong_lines() -> set[int]:
+    return {number for number, line in enumerate(USES.read_text().splitlines(), 1) if line.endswith("# E")}
 
 
-def used(path: Path) -> dict[Name, set[int]]:
-    """Return the lines on which a file uses each name that it imports; to import one is not to use it."""
-    tree = ast.parse(path.read_text())
+def used() -> dict[str, set[int]]:
+    """Return the lines on which each imported name is used, also one of an imported module; to import is not to use."""
+    tree = ast.parse(USES.read_text())
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    origins = {each.asname or each.name: (node.module or "", each.name) for node in imports for each in node.names}
-    names: dict[Name, set[int]] = {}
+    origins = {each.asname or each.name: f"{node.module}.{each.name}" for node in imports for each in node.names}
+    found: dict[str, set[int]] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in origins:
-            names.setdefault(origins[node.id], set()).add(node.lineno)
-    return names
+        match node:
+            case ast.Name(id=name) if name in origins:
+                found.setdefault(origins[name], set()).add(node.lineno)
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if module in origins:
+                found.setdefault(f"{origins[module]}.{name}", set()).add(node.lineno)
+            case _:
+                continue
+    return found
 
 
-def documented() -> set[Name]:
-    """Return the names that the page of the public API lists, under their module or by their whole path."""
+def public() -> set[str]:
+    """Return the names that modules export, and those that the page of the public API lists or writes out."""
+    exported = {f"{module.__name__}.{name}" for module in EXPORTING for name in public_names(module)}
     page = read("docs/reference/public-api.md")
     modules = re.findall(r"^## `(salon_jobs[\w.]*)`$", page, re.MULTILINE)
-    listed = {(module, row[0]) for module in modules for row in rows(section(page, f"## `{module}`"))}
-    return listed | set(re.findall(r"`\"?(salon_jobs[\w.]*)\.([A-Z]\w+)", page))
+    listed = {f"{module}.{row[0]}" for module in modules for row in rows(section(page, f"## `{module}`"))}
+    return exported | listed | set(re.findall(r"`\"?(salon_jobs[\w.]*\.[A-Z]\w+)", page))
 
 
-CHECKERS = pytest.mark.parametrize("flagged", [mypy, pyright])
+@pytest.mark.process
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_gwt_01_right_uses_pass(checker: str) -> None:
+    assert flagged_by(checker) - wrong_lines() == set()
 
 
-@CHECKERS
-def test_gwt_01_right_uses_pass_the_type_checker(flagged: Callable[[], Flagged]) -> None:
-    assert {(name, line) for name, line in flagged() if name != REFUSED.name} == set()
+@pytest.mark.process
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_gwt_02_wrong_uses_are_errors(checker: str) -> None:
+    assert wrong_lines() - flagged_by(checker) == set()
 
 
-@CHECKERS
-def test_gwt_02_wrong_uses_are_type_errors(flagged: Callable[[], Flagged]) -> None:
-    assert {line for name, line in flagged() if name == REFUSED.name} == expected_errors()
-
-
-def test_every_public_name_has_a_right_and_a_wrong_use() -> None:
-    exported = {(module.__name__, name) for module in EXPORTING for name in public_names(module)}
-    public, accepted, refused, expected = exported | documented(), used(ACCEPTED), used(REFUSED), expected_errors()
-    assert public - accepted.keys() == set(), "add a right use of each to accepted.py"
-    assert {name for name in public if not refused.get(name, set()) & expected} == set(), (
-        "add a wrong use of each, on a line marked E, to refused.py"
-    )
+def test_public_names_have_both_uses() -> None:
+    """Each has a right use and a wrong one in uses.py, the latter on a line that ends in E."""
+    wrong, uses = wrong_lines(), used()
+    lines = {name: uses.get(name, set()) for name in public()}
+    assert {name for name, found in lines.items() if not found - wrong} == set()
+    assert {name for name, found in lines.items() if not found & wrong} == set()
