@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from salon_jobs.core import metrics
 from salon_jobs.core.metrics import Metric, MetricType, Sample
 from salon_jobs.process.exposition import exposition
+from tests.waiting import LIMIT_S
 
 Shown = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -38,7 +39,7 @@ def parsed(text: str) -> Shown:
 
 def scraped(address: str) -> Shown:
     """Ask a health endpoint for its metrics."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=LIMIT_S) as response:
         assert response.status == 200
         assert response.headers["Content-Type"].startswith("text/plain")
         return parsed(response.read().decode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, datetime, timedelta
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from django.db import connections, transaction
@@ -18,29 +18,23 @@ from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.jobs import Task
 from salon_jobs.schedules.scheduler import Scheduler
 from tests import tasks
-from tests.conftest import manage
 from tests.e2e import tasks as e2e_tasks
+from tests.interpreter import succeed
 from tests.sentry_server import SentryServer
-from tests.support import change, claim, closed_port, job_row, leases_of, run, run_due, running_on_a_thread, seen
+from tests.support import change, claim, closed_port, job_row, leases_of, row, run, run_due, run_on_threads, seen
 from tests.worker.effects import write, written
 
 NOW = datetime(2026, 5, 5, 17, tzinfo=UTC)
 
 
-def _store_jobs() -> list[tuple[str, UUID, str]]:
-    return [
-        (row[0], row[1], row[2])
-        for row in seen("SELECT task, store_id, state FROM salon_jobs_job WHERE store_id IS NOT NULL ORDER BY store_id")
-    ]
-
-
-def test_gwt_05_a_system_task_fans_out_to_every_store(stores: list[UUID], process_id: int) -> None:
+def test_gwt_05_system_task_fans_out(stores: list[UUID], process_id: int) -> None:
     expire_tentative_reservations.enqueue(reason="cron")
     run_due(process_id)
-    assert _store_jobs() == [("expire-tentative-for-store", store_id, "queued") for store_id in stores]
+    jobs = seen("SELECT task, store_id, state FROM salon_jobs_job ORDER BY store_id")
+    assert jobs == [("expire-tentative-for-store", store_id, "queued") for store_id in stores]
 
 
-def test_gwt_06_running_it_again_adds_no_duplicates(stores: list[UUID], process_id: int) -> None:
+def test_gwt_06_second_run_adds_no_duplicates(stores: list[UUID], process_id: int) -> None:
     """One store's job has failed once and waits for its retry, one has not been tried, and one is running.
 
     What a running job does not see any more needs a job after it; only that one is new.
@@ -53,7 +47,7 @@ def test_gwt_06_running_it_again_adds_no_duplicates(stores: list[UUID], process_
     leases_of(process_id).requeue([(other.id, other.lease)], delay=timedelta(minutes=5))
     jobs = "SELECT id, store_id, task, state, run_at, attempts FROM salon_jobs_job ORDER BY id"
     before = seen(jobs)
-    assert [(row[0], *row[3:][::2]) for row in before] == [
+    assert [(job[0], *job[3:][::2]) for job in before] == [
         (failing.id, "queued", 1),
         (other.id, "queued", 0),
         (running.id, "running", 0),
@@ -67,7 +61,7 @@ def test_gwt_06_running_it_again_adds_no_duplicates(stores: list[UUID], process_
         assert following[1:4] == (running.store_id, "expire-tentative-for-store", "queued")
 
 
-def test_gwt_07_the_tick_of_three_in_the_morning_aggregates_the_day_before(stores: list[UUID], process_id: int) -> None:
+def test_gwt_07_tick_aggregates_day_before(stores: list[UUID], process_id: int) -> None:
     for sold_at, amount in {
         "2026-05-04T23:59:59+09:00": 1,
         "2026-05-05T00:00:00+09:00": 20,
@@ -76,13 +70,7 @@ def test_gwt_07_the_tick_of_three_in_the_morning_aggregates_the_day_before(store
         "2026-05-06T02:59:59+09:00": 50000,
     }.items():
         for factor, store_id in enumerate(stores[:2], 1):
-            change(
-                "INSERT INTO sale (id, store_id, sold_at, amount) VALUES (%s, %s, %s, %s)",
-                uuid4(),
-                store_id,
-                sold_at,
-                amount * factor,
-            )
+            row("sale", store_id=store_id, sold_at=sold_at, amount=amount * factor)
     tick = datetime.fromisoformat("2026-05-06T03:00:00+09:00")
     day = date(2026, 5, 5)
     Scheduler(using="default").run_at(tick)
@@ -103,31 +91,25 @@ def test_gwt_07_the_tick_of_three_in_the_morning_aggregates_the_day_before(store
     assert seen("SELECT task, state FROM salon_jobs_job") == []
 
 
-def test_gwt_08_customers_deleted_ninety_days_ago_are_physically_gone(stores: list[UUID], process_id: int) -> None:
+def test_gwt_08_deleted_customers_are_gone(stores: list[UUID], process_id: int) -> None:
     cutoff = NOW - timedelta(days=90)
     second = timedelta(seconds=1)
     deleted_at = {"long ago": cutoff - second, "at the cutoff": cutoff, "lately": cutoff + second, "living": None}
     for store_id in stores[:2]:
         for name, instant in deleted_at.items():
-            change(
-                "INSERT INTO customer (id, store_id, name, email, deleted_at) VALUES (%s, %s, %s, '', %s)",
-                uuid4(),
-                store_id,
-                name,
-                instant,
-            )
+            row("customer", store_id=store_id, name=name, email="", deleted_at=instant)
     Scheduler(using="default").run_at(NOW)
     while jobs := claim(process_id):
         for job in jobs:
             run(job, process_id)
     for store_id in stores[:2]:
-        left = {row[0] for row in seen("SELECT name FROM customer WHERE store_id = %s", store_id)}
+        left = {name for (name,) in seen("SELECT name FROM customer WHERE store_id = %s", store_id)}
         assert left == {"at the cutoff", "lately", "living"}
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE state <> 'queued'") == [(0,)]
 
 
 @pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
-def test_gwt_09_a_transient_database_failure_is_retried_up_to_the_configured_attempts(
+def test_gwt_09_database_failure_is_retried(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, declared: Task[..., None]
 ) -> None:
     """The server ends the backend of the running handler, before the handler's transaction can commit."""
@@ -145,8 +127,7 @@ def test_gwt_09_a_transient_database_failure_is_retried_up_to_the_configured_att
     def run_attempts() -> None:
         while seen("SELECT FROM salon_jobs_job WHERE state = 'queued'"):
             change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
-            with running_on_a_thread(process_id, claim(process_id)):
-                pass
+            run_on_threads(process_id)
 
     hooks.store = write_and_lose_the_connection
     errors = "SELECT attempt, error_class FROM salon_jobs_job_error WHERE job_id = %s ORDER BY id"
@@ -166,24 +147,19 @@ def test_gwt_09_a_transient_database_failure_is_retried_up_to_the_configured_att
     assert written() == ["attempt 3"]
 
 
-def test_gwt_10_exhausted_attempts_are_exactly_one_sentry_event(stores: list[UUID]) -> None:
+@pytest.mark.process
+def test_gwt_10_exhausted_attempts_are_one_event(stores: list[UUID]) -> None:
     """Worker processes with the project's own settings report to a server that stands in for Sentry."""
-    invitation = uuid4()
-    change(
-        "INSERT INTO operator_invitation (id, store_id, email, token, expires_at)"
-        " VALUES (%s, %s, 'a@example.com', 'a', now() + interval '1 day')",
-        invitation,
-        stores[0],
-    )
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    invitation = row("operator_invitation", store_id=stores[0], email="a@example.com", token="a", expires_at=tomorrow)
     handle = send_operator_invitation_email.using(max_attempts=2).enqueue(store_id=stores[0], invitation_id=invitation)
     sentry = SentryServer()
     with sentry.serving(), closed_port() as mail_port:
         for attempt in (1, 2):
             assert sentry.events == [], "a retry is no event"
             change("UPDATE salon_jobs_job SET run_at = now()")
-            done = manage("runworker", "--burst", SENTRY_DSN=sentry.dsn, EMAIL_PORT=str(mail_port))
-            assert done.returncode == 0, done.stderr
-            assert seen("SELECT attempts FROM salon_jobs_job") == [(attempt,)], done.stderr
+            succeed("runworker", "--burst", SENTRY_DSN=sentry.dsn, EMAIL_PORT=str(mail_port))
+            assert seen("SELECT attempts FROM salon_jobs_job") == [(attempt,)]
         assert seen("SELECT state FROM salon_jobs_job") == [("failed",)]
     [event] = sentry.events
     tags = event["tags"]
@@ -194,7 +170,8 @@ def test_gwt_10_exhausted_attempts_are_exactly_one_sentry_event(stores: list[UUI
     assert "a@example.com" not in json.dumps(event), "no personal data"
 
 
-def test_gwt_10_a_final_failure_that_its_handler_reports_is_exactly_one_event(stores: list[UUID]) -> None:
+@pytest.mark.process
+def test_gwt_10_reported_failure_is_one_event(stores: list[UUID]) -> None:
     """The SDK drops a second event of one exception, so the event of the handler has the fields."""
     ids = {e2e_tasks.report_and_fail.enqueue(store_id=stores[0], captures=captures).id for captures in (False, True)}
     sentry = SentryServer()
@@ -202,8 +179,7 @@ def test_gwt_10_a_final_failure_that_its_handler_reports_is_exactly_one_event(st
         for attempt in (1, 2):
             change("UPDATE salon_jobs_job SET run_at = now()")
             settings = {"DJANGO_SETTINGS_MODULE": "tests.e2e.worker_settings", "SENTRY_DSN": sentry.dsn}
-            done = manage("runworker", "--burst", **settings)
-            assert done.returncode == 0, done.stderr
+            succeed("runworker", "--burst", **settings)
             assert len(sentry.events) == 2 * attempt, "each failed attempt is the one event of its handler"
     assert seen("SELECT state FROM salon_jobs_job") == [("failed",)] * 2
     for number, event in enumerate(sentry.events):
@@ -215,13 +191,9 @@ def test_gwt_10_a_final_failure_that_its_handler_reports_is_exactly_one_event(st
     assert set(tagged[:2]) == set(tagged[2:]) == ids
 
 
-def test_gwt_13_a_store_task_sees_and_changes_its_own_store_alone(
-    stores: list[UUID], process_id: int, hooks: tasks.Hooks
-) -> None:
+def test_gwt_13_task_reaches_own_store_alone(stores: list[UUID], process_id: int, hooks: tasks.Hooks) -> None:
     for store_id in stores:
-        change(
-            "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')", uuid4(), store_id, str(store_id)
-        )
+        row("customer", store_id=store_id, name=str(store_id), email="")
     assert seen("SELECT count(*) FROM customer") == [(3,)], "the owner sees them all"
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT current_user, count(*) FROM customer")

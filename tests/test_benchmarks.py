@@ -1,15 +1,10 @@
-"""Runs the benchmark's own machinery in its smallest size, without peers; how fast anything was is not judged.
-
-What it starts are forks of `tests.interpreter`, save where it measures the start of an interpreter.
-"""
+"""Runs the benchmark's own machinery in its smallest size, without peers; how fast anything was is not judged."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,49 +13,23 @@ from benchmarks import charts
 from benchmarks.measure import OURS, Goal, Measure, Result
 from benchmarks.measures import MEASURES
 from benchmarks.report import verdicts
-from tests.interpreter import Process, run_python, start_python
+from tests.interpreter import ROOT, run_python
 
 # Each differs in a number alone from one that stays, or leaves out some of what that does.
 _ALIKE = {"drain-machine", "steady-20", "steady-200", "steady-2000", "emit-writers", "poison", "waiting-idle"}
 MEASURED = [measure for measure in MEASURES if measure.name not in _ALIKE]
-_BENCHMARK = """
-import sys
-from benchmarks import processes
-from benchmarks.__main__ import main
-from tests.test_benchmarks import Forks
-processes.subprocess = Forks
-sys.exit(main(sys.argv[1:]))
-"""
-_MODULE = "import runpy, sys; del sys.argv[0]; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
 
 
-def _words(command: list[str]) -> list[str]:
-    """Return the words after ``python``, where it runs a module a program that does."""
-    return ["-c", _MODULE, *command[2:]] if command[1] == "-m" else command[1:]
-
-
-class Forks:
-    """Stands for the module subprocess."""
-
-    DEVNULL, STDOUT, TimeoutExpired = subprocess.DEVNULL, subprocess.STDOUT, subprocess.TimeoutExpired
-
-    @staticmethod
-    def run(command: list[str], *, cwd: Path, env: dict[str, str], timeout: float, **_: Any) -> Any:
-        return run_python(*_words(command), environment=env, folder=cwd, timeout_s=timeout)
-
-    @staticmethod
-    def Popen(command: list[str], *, cwd: Path, env: dict[str, str], stdout: Any, **_: Any) -> Process:  # noqa: N802
-        log = stdout.fileno()
-        return start_python(*_words(command), environment=env, stdout=log, stderr=log, folder=cwd, new_session=True)
-
-
+@pytest.mark.process
 @pytest.mark.slow
-def test_every_measure_gives_its_figures(migrated: None, tmp_path: Path) -> None:
+def test_every_measure_gives_figures(migrated: None, tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     names = [measure.name for measure in MEASURED]
     words = ("--size", "smoke", "--peers", "none", "--json", str(path))
     only = [word for name in names for word in ("--only", name)]
-    done = run_python("-c", _BENCHMARK, *words, *only, environment=os.environ, timeout_s=600)
+    program = str(ROOT / "tests/forked_benchmarks.py")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = run_python(program, *words, *only, environment=environment, timeout_s=600)
     assert done.returncode == 0, done.stdout + done.stderr
     run = json.loads(path.read_text())
     assert list(run["measures"]) == names
@@ -91,7 +60,7 @@ def test_every_measure_gives_its_figures(migrated: None, tmp_path: Path) -> None
         (Goal(figure="rate", against="missing", at_least=2), None),
     ],
 )
-def test_a_goal_is_judged_by_medians(goal: Goal, expected: bool | None) -> None:
+def test_goal_is_judged_by_medians(goal: Goal, expected: bool | None) -> None:
     measure = Measure(name="m", title="", units={"rate": "jobs/s"}, goals=(goal,), contestants=lambda _: NotImplemented)
     result = Result(measure)
     for rate in (1, 200, 1000):
@@ -102,13 +71,13 @@ def test_a_goal_is_judged_by_medians(goal: Goal, expected: bool | None) -> None:
     assert verdict.ours == 200
 
 
-def test_goals_beside_a_peer_that_was_left_out_are_left_out() -> None:
+def test_skipped_peer_skips_its_goals() -> None:
     goal = Goal(figure="rate", against="peer", at_least=2)
     measure = Measure(name="m", title="", units={"rate": "jobs/s"}, goals=(goal,), contestants=lambda _: NotImplemented)
     assert verdicts([Result(measure)], skipped={"peer": "left out of this run"}) == []
 
 
-def test_charts_show_the_medians_of_several_runs_with_machine_and_date(tmp_path: Path) -> None:
+def test_charts_show_medians_machine_and_date(tmp_path: Path) -> None:
     facts = {
         "began": "2026-01-31T10:00:00+00:00",
         "size": "quick",

@@ -31,7 +31,7 @@ def eager(settings: Any) -> Iterator[None]:
     wake_ups.on_commit = None
 
 
-def test_jobs_run_after_the_commit_and_before_the_caller_goes_on(eager: None, process_id: int, hooks: Hooks) -> None:
+def test_eager_jobs_run_after_commit(eager: None, process_id: int, hooks: Hooks) -> None:
     ran: list[tuple[str, bool]] = []
     hooks.system = lambda note="": ran.append((note, threading.current_thread() is threading.main_thread()))
     tasks.system.enqueue(note="alone")
@@ -49,9 +49,7 @@ def test_jobs_run_after_the_commit_and_before_the_caller_goes_on(eager: None, pr
     assert list(Process.objects.values_list("pk", flat=True)) == [process_id]
 
 
-def test_what_a_job_enqueues_runs_too_and_neither_inherits_the_callers_store(
-    eager: None, process_id: int, hooks: Hooks, stores: list[UUID]
-) -> None:
+def test_eager_jobs_have_their_own_store(eager: None, process_id: int, hooks: Hooks, stores: list[UUID]) -> None:
     seen: list[Any] = []
 
     def in_store(store_id: UUID, **_: object) -> None:
@@ -69,7 +67,7 @@ def test_what_a_job_enqueues_runs_too_and_neither_inherits_the_callers_store(
     assert seen == [(first, first, first), None, (second, second, second)]
 
 
-def test_a_failure_is_logged_and_left_for_its_retry(
+def test_eager_failure_waits_for_retry(
     eager: None, process_id: int, hooks: Hooks, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(note: str = "") -> None:
@@ -90,7 +88,7 @@ def test_a_failure_is_logged_and_left_for_its_retry(
         (True, {}, "applies without ROLES alone"),
     ],
 )
-def test_it_applies_with_debug_and_one_database_user_alone(
+def test_eager_needs_debug_and_one_role(
     settings: Any, monkeypatch: pytest.MonkeyPatch, debug: bool, roles: Any, said: str
 ) -> None:
     monkeypatch.setattr(checks, "in_tests", lambda: False)
@@ -105,12 +103,13 @@ def test_it_applies_with_debug_and_one_database_user_alone(
     assert said in str(message)
 
 
-def test_a_test_run_of_a_project_that_uses_it_is_not_warned(settings: Any) -> None:
+def test_tests_are_not_warned_of_eager(settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "ROLES": None, "EAGER": True}
     assert not [each for each in check_settings() if each.id == "salon_jobs.W005"]
 
 
-def test_a_project_that_does_not_use_it_loads_nothing_of_it() -> None:
+@pytest.mark.process
+def test_eager_is_loaded_on_demand() -> None:
     done = manage("shell", "-c", "import sys; print('salon_jobs.testing.eager' in sys.modules)")
     assert done.stdout.strip().endswith("False"), done.stderr
     assert apps.is_installed("salon_jobs")

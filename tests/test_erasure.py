@@ -5,133 +5,100 @@ from __future__ import annotations
 import json
 import stat
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from io import StringIO
+from datetime import UTC, datetime
 from pathlib import Path
-from uuid import UUID
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from salon_jobs import erasure
 from salon_jobs.management import output
-from tests.outbox.test_operate_messages import block, statuses, write
-from tests.support import change, elsewhere, in_state, moved_to, seen, selected
+from tests.management.operator import add, insert, run
+from tests.outbox.rows import block, statuses, write
+from tests.support import change, elsewhere, moved_to, seen
+from tests.waiting import LIMIT_S
 
-TABLES = (
-    "salon_jobs_job",
-    "salon_jobs_job_error",
-    "salon_jobs_job_result",
-    "salon_jobs_job_progress",
-    "salon_jobs_job_step",
-    "salon_jobs_follow_up",
-    "salon_jobs_flow",
-    "salon_jobs_flow_member",
-    "salon_jobs_flow_edge",
-    "salon_jobs_ordered_key",
-    "salon_jobs_ordered_job",
-    "salon_jobs_schedule",
-    "salon_jobs_schedule_tick",
-    "salon_jobs_message",
-    "salon_jobs_blocked_aggregate",
-    "salon_jobs_inbox",
-    "salon_jobs_limit",
-)
-
-
+# Rows of one store, by the name in an export and in the order in which they are erased; the table of each.
+HELD = {
+    "jobs": 4,
+    "errors": 2,
+    "results": 1,
+    "progress": 1,
+    "steps": 1,
+    "follow_ups": 1,
+    "flow_members": 1,
+    "flow_edges": 1,
+    "flows": 1,
+    "ordered_jobs": 1,
+    "ordered_keys": 1,
+    "schedules": 1,
+    "schedule_ticks": 1,
+    "messages": 4,
+    "blocked_aggregates": 1,
+    "inbox": 1,
+}
+TABLES = [
+    f"salon_jobs_{name}"
+    for name in (
+        *(
+            "job",
+            "job_error",
+            "job_result",
+            "job_progress",
+            "job_step",
+            "follow_up",
+            "flow",
+            "flow_member",
+            "flow_edge",
+        ),
+        *("ordered_key", "ordered_job", "schedule", "schedule_tick", "message", "blocked_aggregate", "inbox"),
+    )
+]
 RUN = f"UPDATE salon_jobs_job SET {moved_to('running')} WHERE store_id = %s AND state = 'queued'"
 CANCEL = f"UPDATE salon_jobs_job SET {moved_to('cancelled')} WHERE state = 'running'"
-
-
-def run(*arguments: str) -> tuple[str, str]:
-    out, err = StringIO(), StringIO()
-    call_command("salon_jobs", *arguments, stdout=out, stderr=err)
-    return out.getvalue(), err.getvalue()
+SLEEP = "salon_jobs.management.subcommands.stores.time.sleep"
+SECRET = json.dumps({"number": 41, "password": "tulip"})
 
 
 def fill(store: UUID | None) -> None:
     """Give a store rows of every table: ended and waiting jobs, errors of jobs that are gone, all kinds of messages."""
-    row = in_state("state", task="'ping'", store_id="%s", payload="%s")
-    change(
-        f"INSERT INTO salon_jobs_job {selected(row)} FROM"
-        " unnest('{failed,queued,succeeded,cancelled}'::text[]) AS state",
-        store,
-        json.dumps({"number": 41, "password": "tulip"}),
-    )
-    change(
-        "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class)"
-        " SELECT id, store_id, 1, 'E' FROM salon_jobs_job WHERE state = 'failed' AND store_id IS NOT DISTINCT FROM %s",
-        store,
-    )
-    change(
-        "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class) VALUES (999999, %s, 1, 'E')", store
-    )
-    change(
-        "INSERT INTO salon_jobs_job_result SELECT id * 1000, NULL, store_id, task, queue, priority, payload, payload,"
-        " 1, 1, now(), now(), now(), now(), now() FROM salon_jobs_job"
-        " WHERE state = 'failed' AND store_id IS NOT DISTINCT FROM %s",
-        store,
-    )
-    change(
-        "INSERT INTO salon_jobs_job_progress SELECT id, 1, store_id, 1, 2, 'so far', now() FROM salon_jobs_job"
-        " WHERE state = 'failed' AND store_id IS NOT DISTINCT FROM %s",
-        store,
-    )
-    change(
-        "INSERT INTO salon_jobs_job_step"
-        " (job_id, store_id, name, attempt, value, ended, started_at, committed_at)"
-        " SELECT id, store_id, 'charge', 1, %s, true, now(), now() FROM salon_jobs_job"
-        " WHERE state = 'failed' AND store_id IS NOT DISTINCT FROM %s",
-        json.dumps({"password": "tulip"}),
-        store,
-    )
-    change(
-        "INSERT INTO salon_jobs_follow_up"
-        " (remaining, task, store_id, payload, options) VALUES (1, 'ping', %s, %s, '{}')",
-        store,
-        json.dumps({"password": "tulip"}),
-    )
-    change("INSERT INTO salon_jobs_flow (name, store_id) VALUES ('order', %s)", store)
-    change(
-        "INSERT INTO salon_jobs_flow_member (job_id, flow_id, store_id, task, condition, after, run_at)"
-        " SELECT 1000000 + id, id, store_id, 'ping', 'ended', '[]', now() FROM salon_jobs_flow"
-        " WHERE store_id IS NOT DISTINCT FROM %s",
-        store,
-    )
-    change(
-        "INSERT INTO salon_jobs_flow_edge (job_id, after_id, store_id, late) SELECT job_id, 0, store_id, false"
-        " FROM salon_jobs_flow_member WHERE store_id IS NOT DISTINCT FROM %s",
-        store,
-    )
-    change("INSERT INTO salon_jobs_ordered_key (id, store_id, job_id) VALUES (gen_random_uuid(), %s, 0)", store)
-    change(
-        "INSERT INTO salon_jobs_ordered_job (job_id, key_id, store_id, run_at)"
-        " SELECT coalesce((SELECT max(job_id) FROM salon_jobs_ordered_job), 0) + 1, id, store_id, now()"
-        " FROM salon_jobs_ordered_key WHERE store_id IS NOT DISTINCT FROM %s",
-        store,
-    )
-    change(
-        "INSERT INTO salon_jobs_schedule (key, store_id, task, payload, line, catch_up, jitter, next_at)"
-        " VALUES ('k', %s, 'ping', %s, '0 9 * * *', '5 min', '0', now())",
-        store,
-        json.dumps({"password": "tulip"}),
-    )
-    change(
-        "INSERT INTO salon_jobs_schedule_tick (schedule_id, store_id, number, tick_at)"
-        " SELECT id, store_id, 1, now() FROM salon_jobs_schedule WHERE store_id IS NOT DISTINCT FROM %s",
-        store,
-    )
-    head = write("failed", aggregate=f"a-{store}", store=store)
-    block(head, "parked")
+    failed = add(state="failed", store_id=store, payload=SECRET)
+    for state in ("queued", "succeeded", "cancelled"):
+        add(state=state, store_id=store, payload=SECRET)
+    now = datetime.now(UTC)
+    of_store: dict[str, Any] = {"store_id": store}
+    of_job = {**of_store, "job_id": failed}
+    for job_id in (failed, 999_999):
+        insert("job_error", **of_store, job_id=job_id, attempt=1, error_class="E")
+    ran = {"attempts": 1, "worker_id": 1, "run_at": now, "created_at": now, "started_at": now, "finished_at": now}
+    kept = {"task": "ping", "queue": "default", "priority": 0, "payload": SECRET, "value": SECRET, "expires_at": now}
+    insert("job_result", **{**of_job, **ran, **kept, "job_id": failed * 1000})
+    insert("job_progress", **of_job, lease=1, done=1, total=2, text="so far", updated_at=now)
+    step = {"value": SECRET, "ended": True, "started_at": now, "committed_at": now}
+    insert("job_step", **of_job, name="charge", attempt=1, **step)
+    insert("follow_up", **of_store, remaining=1, task="ping", payload=SECRET, options="{}")
+    insert("flow", **of_store, name="order")
+    [(flow,)] = seen("SELECT max(id) FROM salon_jobs_flow")
+    member = {"task": "ping", "condition": "ended", "after": "[]", "run_at": now}
+    insert("flow_member", **of_store, job_id=1_000_000 + flow, flow_id=flow, **member)
+    insert("flow_edge", **of_store, job_id=1_000_000 + flow, after_id=0, late=False)
+    key = uuid4()
+    insert("ordered_key", **of_store, id=key, job_id=0)
+    insert("ordered_job", **of_store, job_id=flow, key_id=key, run_at=now)
+    due = {"line": "0 9 * * *", "catch_up": "5 min", "jitter": "0", "next_at": now}
+    insert("schedule", **of_store, key="k", task="ping", payload=SECRET, **due)
+    [(schedule,)] = seen("SELECT max(id) FROM salon_jobs_schedule")
+    insert("schedule_tick", **of_store, schedule_id=schedule, number=1, tick_at=now)
+    block(write("failed", aggregate=f"a-{store}", store=store), "parked")
     for status in ("pending", "published", "skipped"):
         write(status, aggregate=f"a-{store}", store=store)
-    change(
-        "INSERT INTO salon_jobs_inbox (consumer, message_id, store_id, status) VALUES ('c', %s, %s, 'enqueued')",
-        str(store),
-        store,
-    )
+    insert("inbox", **of_store, consumer="c", message_id=str(store), status="enqueued")
     if store is not None:
-        change("INSERT INTO salon_jobs_limit (kind, name, rate) VALUES ('store', %s, 5)", str(store))
+        insert("limit", kind="store", name=str(store), rate=5)
 
 
 @pytest.fixture
@@ -144,43 +111,20 @@ def filled(stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
 
 
 def others(store: UUID) -> list[list[tuple[object, ...]]]:
-    return [
-        seen(f"SELECT to_jsonb(t) FROM {table} t WHERE store_id IS DISTINCT FROM %s ORDER BY 1", store)
-        if table != "salon_jobs_limit"
-        else seen(f"SELECT to_jsonb(t) FROM {table} t WHERE name <> %s ORDER BY id", str(store))
-        for table in TABLES
-    ]
+    rows = [f"SELECT to_jsonb(t) FROM {table} t WHERE store_id IS DISTINCT FROM %s ORDER BY 1" for table in TABLES]
+    return [*(seen(each, store) for each in rows), seen("SELECT * FROM salon_jobs_limit WHERE name <> %s", str(store))]
 
 
 def left(store: UUID) -> int:
-    counts = [seen(f"SELECT count(*) FROM {table} WHERE store_id = %s", store)[0][0] for table in TABLES[:-1]]
-    [(rules,)] = seen("SELECT count(*) FROM salon_jobs_limit WHERE name = %s", str(store))
-    return int(sum(counts) + rules)
+    counts = [seen(f"SELECT count(*) FROM {table} WHERE store_id = %s", store)[0][0] for table in TABLES]
+    return int(sum(counts)) + len(seen("SELECT 1 FROM salon_jobs_limit WHERE name = %s", str(store)))
 
 
-def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID], tmp_path: Path) -> None:
+def test_export_holds_rows_of_store_alone(filled: list[UUID], tmp_path: Path) -> None:
     out, err = run("export-store", str(filled[0]))
     rows = [json.loads(line) for line in out.splitlines()]
     assert {str(row["store_id"]) for row in rows} == {str(filled[0])}
-    tables = [row["table"] for row in rows]
-    assert {name: tables.count(name) for name in set(tables)} == {
-        "jobs": 4,
-        "errors": 2,
-        "results": 1,
-        "progress": 1,
-        "steps": 1,
-        "follow_ups": 1,
-        "flow_members": 1,
-        "flow_edges": 1,
-        "flows": 1,
-        "ordered_jobs": 1,
-        "ordered_keys": 1,
-        "schedules": 1,
-        "schedule_ticks": 1,
-        "messages": 4,
-        "blocked_aggregates": 1,
-        "inbox": 1,
-    }
+    assert Counter(row["table"] for row in rows) == HELD
     assert "tulip" not in out
     assert (
         "exported: 4 jobs, 2 errors, 1 results, 1 progress, 1 steps, 1 schedules, 1 follow_ups, 1 flow_members" in err
@@ -195,9 +139,7 @@ def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID],
         run("export-store", str(filled[0]), "--output", str(path))
 
 
-def test_an_export_that_fails_leaves_no_part_that_looks_like_the_whole(
-    filled: list[UUID], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_export_leaves_no_file(filled: list[UUID], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store.jsonl"
     there = tmp_path / "of-somebody-else"
     there.write_text("kept")
@@ -215,38 +157,20 @@ def test_an_export_that_fails_leaves_no_part_that_looks_like_the_whole(
     assert there.read_text() == "kept"
 
 
-def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(
+def test_erasure_spares_other_stores(
     filled: list[UUID], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "_PROGRESS_EVERY_S", 600.0)
     before = others(filled[0])
     text, err = run("erase-store", str(filled[0]), "--skip-unsent", "--yes", "--json")
-    assert json.loads(text) == {
-        "jobs": 4,
-        "errors": 2,
-        "results": 1,
-        "progress": 1,
-        "steps": 1,
-        "follow_ups": 1,
-        "flow_members": 1,
-        "flow_edges": 1,
-        "flows": 1,
-        "ordered_jobs": 1,
-        "ordered_keys": 1,
-        "schedules": 1,
-        "schedule_ticks": 1,
-        "messages": 4,
-        "blocked_aggregates": 0,
-        "inbox": 1,
-        "limits": 1,
-    }
+    assert json.loads(text) == {**HELD, "blocked_aggregates": 0, "limits": 1}
     assert err == ""
     assert left(filled[0]) == 0
     assert others(filled[0]) == before
     assert f"store_erased store_id={filled[0]} jobs=4" in caplog.text
 
 
-def test_an_erasure_refuses_unsent_messages_and_running_jobs(filled: list[UUID]) -> None:
+def test_erasure_refuses_unsent_and_running(filled: list[UUID]) -> None:
     store = filled[0]
     with pytest.raises(CommandError, match=r"Give up 2 unsent messages.*pass --skip-unsent"):
         run("erase-store", str(store), "--yes")
@@ -264,21 +188,20 @@ def test_an_erasure_refuses_unsent_messages_and_running_jobs(filled: list[UUID])
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(True,)]
 
 
-def test_an_erasure_waits_for_the_jobs_it_cancelled(filled: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_erasure_waits_for_cancelled_jobs(filled: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled[0]
     change(RUN, store)
     waiting, ended = threading.Event(), threading.Event()
 
     def wait_a_while(_: float) -> None:
         waiting.set()
-        assert ended.wait(10)
+        assert ended.wait(LIMIT_S)
 
-    monkeypatch.setattr("salon_jobs.management.subcommands.stores.time.sleep", wait_a_while)
+    monkeypatch.setattr(SLEEP, wait_a_while)
     with ThreadPoolExecutor(1) as pool:
-        erasure = elsewhere(
-            pool, lambda: run("erase-store", str(store), "--skip-unsent", "--yes", "--cancel", "--wait", "60s")
-        )
-        assert waiting.wait(10), erasure.result()
+        words = ("erase-store", str(store), "--skip-unsent", "--yes", "--cancel", "--wait", "60s")
+        erasure = elsewhere(pool, lambda: run(*words))
+        assert waiting.wait(LIMIT_S), erasure.result()
         assert seen("SELECT cancel_requested_at IS NOT NULL FROM salon_jobs_job WHERE state = 'running'") == [(True,)]
         change(CANCEL)
         ended.set()
@@ -286,25 +209,21 @@ def test_an_erasure_waits_for_the_jobs_it_cancelled(filled: list[UUID], monkeypa
     assert left(store) == 0
 
 
-def test_what_was_written_meanwhile_is_left_and_the_command_fails(
-    stores: list[UUID], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change("INSERT INTO salon_jobs_job (task, store_id) VALUES ('ping', %s)", stores[0])
+def test_rows_written_meanwhile_fail_erasure(stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
+    add(store_id=stores[0])
     change(RUN, stores[0])
 
     def go_on(_: float) -> None:
         write(store=stores[0])
         change(CANCEL)
 
-    monkeypatch.setattr("salon_jobs.management.subcommands.stores.time.sleep", go_on)
+    monkeypatch.setattr(SLEEP, go_on)
     with pytest.raises(CommandError, match="0 jobs and 1 unsent message were added meanwhile; run the command again"):
         run("erase-store", str(stores[0]), "--yes", "--cancel")
     assert left(stores[0]) == 1
 
 
-def test_an_export_hides_secrets_of_messages_and_writes_what_no_file_could_hold(
-    stores: list[UUID], tmp_path: Path
-) -> None:
+def test_export_redacts_messages_and_escapes_surrogates(stores: list[UUID], tmp_path: Path) -> None:
     message = write(store=stores[0])
     envelope = {"message_id": "m", "event": "e", "producer": "p", "payload": '{"token": "tulip"}', "headers": {}}
     odd = '{"password": "tulip", "name": "\\ud800"}'
@@ -313,12 +232,8 @@ def test_an_export_hides_secrets_of_messages_and_writes_what_no_file_could_hold(
         change("UPDATE salon_jobs_message SET payload = %s, headers = %s WHERE id = %s", odd, odd, message)
     finally:
         change("ALTER TABLE salon_jobs_message ENABLE TRIGGER USER")
-    change(
-        "INSERT INTO salon_jobs_inbox (consumer, message_id, store_id, status, raw)"
-        " VALUES ('c', 'm', %s, 'rejected', %s)",
-        stores[0],
-        json.dumps(envelope),
-    )
+    raw = json.dumps(envelope)
+    insert("inbox", consumer="c", message_id="m", store_id=stores[0], status="rejected", raw=raw)
     path = tmp_path / "store.jsonl"
     run("export-store", str(stores[0]), "--output", str(path))
     assert "tulip" not in path.read_text()

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.interpreter import ROOT, run_python, start_python
+from tests.waiting import LIMIT_S
+
+pytestmark = pytest.mark.process
 
 SURROUNDINGS = """
 import atexit, gc, json, locale, os, random, signal, sys, threading, time, warnings
@@ -71,27 +74,25 @@ def both(tmp_path: Path, text: str, *, code: bool, **environment: str) -> list[s
         ({"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}, False),
     ],
 )
-def test_a_program_finds_what_it_would_find_in_a_new_interpreter(
-    tmp_path: Path, environment: dict[str, str], code: bool
-) -> None:
+def test_program_finds_surroundings_of_new_interpreter(tmp_path: Path, environment: dict[str, str], code: bool) -> None:
     new, forked = both(tmp_path, SURROUNDINGS, code=code, **environment)
     assert "ended" in new.stdout
     assert (forked.returncode, forked.stdout, forked.stderr) == (new.returncode, new.stdout, new.stderr)
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_program_ends_as_in_a_new_interpreter(tmp_path: Path, end: str) -> None:
+def test_program_ends_as_in_new_interpreter(tmp_path: Path, end: str) -> None:
     new, forked = both(tmp_path, ENDS[end], code=False)
     assert (forked.returncode, forked.stdout, forked.stderr) == (new.returncode, new.stdout, new.stderr)
 
 
-def test_a_variable_that_only_a_new_interpreter_follows_gets_one() -> None:
+def test_some_variables_need_new_interpreter() -> None:
     code = "import sys; print(sys.flags.dev_mode, 'django' in sys.modules)"
     for environment, expected in (({}, "False True\n"), ({"PYTHONDEVMODE": "1"}, "True False\n")):
         assert run_python("-c", code, environment={**os.environ, **environment}).stdout == expected
 
 
-def test_a_program_is_signalled_and_waited_for(tmp_path: Path) -> None:
+def test_program_is_signalled_and_awaited(tmp_path: Path) -> None:
     code = "import os, signal, sys\nprint(os.getpid(), os.getsid(0), flush=True)\nsignal.pause()"
     with (tmp_path / "output").open("w+") as output:
         process = start_python(
@@ -102,6 +103,6 @@ def test_a_program_is_signalled_and_waited_for(tmp_path: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.01)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == process.poll() == -signal.SIGTERM
+        assert process.wait(LIMIT_S) == process.poll() == -signal.SIGTERM
         process.kill()
     assert (tmp_path / "output").read_text().split() == [str(process.pid)] * 2

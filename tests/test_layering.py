@@ -19,35 +19,9 @@ PACKAGE = ROOT / "salon_jobs"
 
 # A folder (or module) imports from itself and from those above it in this list, never from one below.
 LAYERS = (
-    "core",
-    "signals",
-    "conf",
-    "db",
-    "models",
-    "words",
-    "tenancy",
-    "access",
-    "brokers",
-    "jobs",
-    "process",
-    "schedules",
-    "outbox",
-    "inbox",
-    "worker",
-    "backend",
-    "control",
-    "verbs",
-    "integrations",
-    "erasure",
-    "dashboard",
-    "migrations",
-    "testing",
-    "checks",
-    "apps",
-    "management",
-    "staff",
-    "admin",
-    "templatetags",
+    *("core", "signals", "conf", "db", "models", "words", "tenancy", "access", "brokers", "jobs", "process"),
+    *("schedules", "outbox", "inbox", "worker", "backend", "control", "verbs", "integrations", "erasure", "dashboard"),
+    *("migrations", "testing", "checks", "apps", "management", "staff", "admin", "templatetags"),
 )
 # What a folder must not reach, not even through a third module.
 NEVER_REACHES = {
@@ -76,23 +50,11 @@ OWNERS = {
 
 # How often at most a module reads the setting DATABASE: where calls come in. Below, it is a parameter (``using``).
 DOORS = {
-    "salon_jobs.access.strict": 1,
-    "salon_jobs.admin.base": 1,
-    "salon_jobs.apps": 1,
-    "salon_jobs.backend": 1,
-    "salon_jobs.checks": 2,
-    "salon_jobs.checks.bounds": 1,
-    "salon_jobs.checks.isolation": 1,
-    "salon_jobs.db.connections": 2,
-    "salon_jobs.db.router": 1,
-    "salon_jobs.integrations.health_check": 1,
-    "salon_jobs.integrations.rest_framework": 1,
-    "salon_jobs.management.output": 1,
-    "salon_jobs.management.service": 1,
-    "salon_jobs.process.web_roles": 1,
-    "salon_jobs.tenancy.request": 1,
-    "salon_jobs.tenancy.resolvers": 1,
-    "salon_jobs.testing.drain": 2,
+    **dict.fromkeys(("access.strict", "admin.base", "apps", "backend", "checks.bounds", "checks.isolation"), 1),
+    **dict.fromkeys(("db.router", "integrations.health_check", "integrations.rest_framework"), 1),
+    **dict.fromkeys(("management.output", "management.service", "process.web_roles"), 1),
+    **dict.fromkeys(("tenancy.request", "tenancy.resolvers"), 1),
+    **dict.fromkeys(("checks", "db.connections", "testing.drain"), 2),
 }
 
 
@@ -143,16 +105,14 @@ def reaches(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", [name for name in FILES if name != "salon_jobs"])
-def test_imports_go_upward_in_the_list_of_layers(module: str) -> None:
+def test_imports_follow_layers(module: str) -> None:
     own = LAYERS.index(folder_of(module))
-    below = {
-        other for other in imports(module) if other.startswith("salon_jobs.") and LAYERS.index(folder_of(other)) > own
-    }
-    assert below == set()
+    ours = {other for other in imports(module) if other.startswith("salon_jobs.")}
+    assert {other for other in ours if LAYERS.index(folder_of(other)) > own} == set()
 
 
 @pytest.mark.parametrize("folder", NEVER_REACHES)
-def test_what_a_folder_never_reaches(folder: str) -> None:
+def test_folders_never_reach_some_layers(folder: str) -> None:
     for module in FILES:
         if module != "salon_jobs" and folder_of(module) == folder:
             reached = reaches(module)
@@ -161,21 +121,18 @@ def test_what_a_folder_never_reaches(folder: str) -> None:
 
 
 @pytest.mark.parametrize("package", OWNERS)
-def test_only_its_owner_imports_a_package(package: str) -> None:
-    users = {
-        module
-        for module in FILES
-        if any(other == package or other.startswith(f"{package}.") for other in imports(module))
-    }
-    assert users == OWNERS[package]
+def test_package_has_one_importer(package: str) -> None:
+    found = {module for module in FILES for other in imports(module) if f"{other}.".startswith(f"{package}.")}
+    assert found == OWNERS[package]
 
 
-def test_the_setting_database_is_read_at_the_doors_alone() -> None:
+def test_database_setting_is_read_at_doors() -> None:
     reads = {module: len(re.findall(r"\bconf\.database\b", path.read_text())) for module, path in FILES.items()}
-    assert {module: count for module, count in reads.items() if count > DOORS.get(module, 0)} == {}
+    found = {module.partition(".")[2]: count for module, count in reads.items()}
+    assert {module: count for module, count in found.items() if count > DOORS.get(module, 0)} == {}
 
 
-def test_no_class_is_a_thread() -> None:
+def test_no_class_is_thread() -> None:
     """The private names of ``threading.Thread`` differ between versions, and an instance of it has more of them."""
     threads = {
         f"{module}.{node.name}"
@@ -188,16 +145,12 @@ def test_no_class_is_a_thread() -> None:
 
 def sdks() -> set[str]:
     """Return the packages of others that the folders of brokers import."""
-    outside = {
-        package
-        for module in FILES
-        if module.startswith("salon_jobs.brokers.")
-        for package in {name.split(".")[0] for name in imports(module)}
-    }
+    modules = [module for module in FILES if module.startswith("salon_jobs.brokers.")]
+    outside = {name.split(".")[0] for module in modules for name in imports(module)}
     return outside - sys.stdlib_module_names - {"salon_jobs", "django", "msgspec"}
 
 
-def test_one_module_of_a_brokers_folder_imports_its_sdk() -> None:
+def test_one_module_imports_each_sdk() -> None:
     assert {"nats", "boto3", "botocore", "azure", "requests"} <= sdks()
     for package in sdks():
         [user] = [name for name in FILES if any(other.split(".")[0] == package for other in imports(name))]
@@ -205,13 +158,14 @@ def test_one_module_of_a_brokers_folder_imports_its_sdk() -> None:
 
 
 @pytest.mark.parametrize("name", ["core", "conf", "outbox", "inbox", "checks", "integrations"])
-def test_no_broker_is_named_outside_of_its_folder(name: str) -> None:
+def test_brokers_are_named_in_their_folders(name: str) -> None:
     for path in PACKAGE.glob(f"{name}/**/*.py"):
         named = re.findall(r"(?i)\b(nats|sns|sqs|azure\w*|aws)\b", path.read_text())
         assert named == [], path
 
 
-def test_checking_a_message_imports_no_sdk() -> None:
+@pytest.mark.process
+def test_message_check_imports_no_sdk() -> None:
     loaded = modules_loaded_by(
         "from uuid import UUID\n"
         "from salon_jobs.brokers.publisher import OutgoingMessage\n"
@@ -223,7 +177,8 @@ def test_checking_a_message_imports_no_sdk() -> None:
     assert not sdks() & loaded
 
 
-def test_a_web_process_that_enqueues_and_emits_loads_little() -> None:
+@pytest.mark.process
+def test_web_process_loads_little() -> None:
     loaded = modules_loaded_by(
         "from salon_jobs import cron, emit, enqueue_job, fan_out, store_task, task, tenant_context\n"
         "from uuid import UUID\n"
@@ -239,7 +194,8 @@ def test_a_web_process_that_enqueues_and_emits_loads_little() -> None:
     assert not {"sentry_sdk", "health_check", "opentelemetry", "prometheus_client", *sdks()} & loaded
 
 
-def test_a_process_that_starts_with_the_app_loads_little_more_than_its_models() -> None:
+@pytest.mark.process
+def test_setup_loads_little_but_models() -> None:
     loaded = modules_loaded_by(
         "settings.DATABASES = {'default': {'ENGINE': 'django.db.backends.postgresql', 'NAME': 'x'}}\n"
         "apps = ('admin', 'auth', 'contenttypes', 'messages', 'sessions')\n"
@@ -257,7 +213,7 @@ def test_a_process_that_starts_with_the_app_loads_little_more_than_its_models() 
 
 
 @pytest.mark.parametrize("package", ["salon_jobs", "salon_jobs.admin", "salon_jobs.conf", "salon_jobs.staff"])
-def test_names_that_load_late_are_those_that_type_checkers_see(package: str) -> None:
+def test_lazy_names_match_typed_names(package: str) -> None:
     tree = ast.parse(FILES[package].read_text())
     typed = {
         alias.name: node.module
@@ -285,16 +241,15 @@ def modules_loaded_by(program: str) -> set[str]:
     return set(json.loads(ended.stdout))
 
 
-def test_nobody_reads_the_environment_but_the_projects_settings() -> None:
-    # The settings read it by django-environ; what starts a server for a command hands its own environment on; and the
-    # web server's entry names the settings, as manage.py does. What belongs to a terminal and no project, such as
-    # NO_COLOR, is asked by core.terminal.
+def test_only_settings_read_environment() -> None:
+    # What starts a server for a command hands its own environment on, and the web server's entry names the settings.
+    # What belongs to a terminal and no project, such as NO_COLOR, is asked by core.terminal.
     files = [*FILES.values(), *(ROOT / "project").rglob("*.py")]
     readers = {name_of(path) for path in files if _reads_environment(path)}
     assert readers == {"project.settings", "project.local.postgres_run", "project.wsgi", "salon_jobs.core.terminal"}
 
 
-def test_every_statement_says_what_it_is_for_what_it_locks_and_for_whom() -> None:
+def test_statements_document_locks_and_role() -> None:
     files = sorted(set((PACKAGE / "db" / "sql").glob("*.sql")) - {PACKAGE / "db" / "sql" / "parts.sql"})
     statements = [text for file in files for text in re.split(r"(?m)^-- name: ", file.read_text()) if text]
     assert len(statements) > 100
@@ -306,23 +261,14 @@ def test_every_statement_says_what_it_is_for_what_it_locks_and_for_whom() -> Non
         assert "Role:" in text or re.search(r"(?m)^(GRANT EXECUTE|CREATE .*TRIGGER) ", statement), statement
 
 
-def test_what_needs_system_packages_is_where_make_looks_for_it() -> None:
-    [folders] = re.findall(r"(?m)^SYSTEM_TESTS := (.*)$", (ROOT / "Makefile").read_text())
+def test_system_tests_are_in_makefile() -> None:
+    [folders] = re.findall(r"-m system .*\$\(or \$\(PYTEST_ARGS\),(.*)\)", (ROOT / "Makefile").read_text())
     marked = {path for path in (ROOT / "tests").rglob("*.py") if re.search(r"pytest\.mark\.system\b", path.read_text())}
     assert marked
     assert all(any(path.is_relative_to(ROOT / folder) for folder in folders.split()) for path in marked)
 
 
 def _reads_environment(path: Path) -> bool:
-    names = {"environ", "environb", "getenv", "getenvb"}
-    for node in ast.walk(ast.parse(path.read_text())):
-        match node:
-            case ast.Attribute(value=ast.Name("os"), attr=name) if name in names:
-                return True
-            case ast.ImportFrom(module="os", names=aliases) if names & {alias.name for alias in aliases}:
-                return True
-            case ast.Import(names=aliases) if "environ" in {alias.name for alias in aliases}:
-                return True
-            case _:
-                continue
-    return False
+    text = ast.unparse(ast.parse(path.read_text()))
+    of_os = r"\bos\.(environb?|getenvb?)\b|^ *from os import .*\b(environb?|getenvb?)\b"
+    return bool(re.search(rf"{of_os}|^ *import (.*, )?environ\b", text, re.MULTILINE))

@@ -27,7 +27,7 @@ WAYS: dict[str, Callable[[UUID], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_transaction_on_another_alias_alone_is_refused_with_the_remedy(stores: list[UUID], way: str) -> None:
+def test_transaction_on_other_alias_is_refused(stores: list[UUID], way: str) -> None:
     with (
         transaction.atomic(using="web"),
         pytest.raises(EnqueueRefused, match=r"open on 'web', the jobs are on 'default'.*on_commit.*using='web'"),
@@ -39,7 +39,7 @@ def test_a_transaction_on_another_alias_alone_is_refused_with_the_remedy(stores:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_with_a_transaction_on_the_jobs_alias_as_well_it_is_part_of_that(stores: list[UUID], way: str) -> None:
+def test_jobs_join_transaction_of_their_alias(stores: list[UUID], way: str) -> None:
     for outer, inner in (("web", "default"), ("default", "web")):
         with transaction.atomic(using=outer), transaction.atomic(using=inner):
             WAYS[way](stores[0])
@@ -48,7 +48,7 @@ def test_with_a_transaction_on_the_jobs_alias_as_well_it_is_part_of_that(stores:
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
-def test_after_its_commit_the_job_is_added(database: None) -> None:
+def test_job_is_added_on_commit(database: None) -> None:
     with transaction.atomic(using="web"):
         transaction.on_commit(tasks.system.enqueue, using="web")
         assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
@@ -60,6 +60,6 @@ class SeveralDatabases(TestCase):
 
     databases: set[str] | Literal["__all__"] = {"default", "web"}  # noqa: RUF012 - as Django declares it
 
-    def test_nothing_is_refused(self) -> None:
+    def test_testcase_enqueues_on_several_databases(self) -> None:
         with transaction.atomic(using="web"):
             assert tasks.system.enqueue().id

@@ -34,7 +34,7 @@ class DrainInTestCase(TestCase):
             Store.objects.create(id=self.store_id, name="Salon of the test")
         self.addCleanup(tasks.hooks.reset)
 
-    def test_it_runs_what_is_due_and_what_that_enqueues(self) -> None:
+    def test_drain_runs_due_and_enqueued(self) -> None:
         seen: list[object] = []
         tasks.hooks.system = lambda **_: tasks.in_store.enqueue(store_id=self.store_id, number=5)
         tasks.hooks.store = lambda store_id, number: seen.append((store_id, number, Store.objects.get().pk))
@@ -50,7 +50,7 @@ class DrainInTestCase(TestCase):
         assert current_store_id() is None
         assert not Store.objects.exists(), "no store is left on the connection"
 
-    def test_an_error_is_an_outcome_and_the_retry_waits_for_its_time(self) -> None:
+    def test_error_is_outcome_and_retry_waits(self) -> None:
         def fail(**_: object) -> None:
             Store.objects.update(name="changed")
             raise RuntimeError("boom")
@@ -67,7 +67,7 @@ class DrainInTestCase(TestCase):
         with tenant_context(self.store_id):
             assert Store.objects.get().name == "Salon of the test", "the savepoint was rolled back"
 
-    def test_jobs_run_in_chunks_and_one_by_one_after_an_error(self) -> None:
+    def test_chunks_are_split_after_error(self) -> None:
         calls: list[list[int]] = []
 
         def fail(sales: list[tasks.Sale], **_: object) -> None:
@@ -89,7 +89,7 @@ class DrainInTestCase(TestCase):
         with pytest.raises(AssertionError, match="a chunk of 2 jobs of task 'test-chunk' failed: 'boom'"):
             drain_jobs()
 
-    def test_a_task_that_fails_fails_the_test_with_its_error_as_the_cause(self) -> None:
+    def test_failing_task_fails_test(self) -> None:
         error = LookupError("boom")
 
         def fail(**_: object) -> None:
@@ -105,7 +105,7 @@ class DrainInTestCase(TestCase):
         assert not Process.objects.exists()
         assert [run.task for run in drain_jobs()] == ["test-system"], "the drain ended at the failure"
 
-    def test_a_discard_and_a_snooze_are_no_failures(self) -> None:
+    def test_discard_and_snooze_are_no_failures(self) -> None:
         def discard(**_: object) -> None:
             raise Discard("over")
 
@@ -117,7 +117,7 @@ class DrainInTestCase(TestCase):
         tasks.system.enqueue()
         assert [type(run.outcome) for run in drain_jobs()] == [Cancelled, Snoozed]
 
-    def test_a_task_outside_a_transaction_works_too(self) -> None:
+    def test_drain_without_transaction(self) -> None:
         names: list[str] = []
         tasks.hooks.store = lambda **_: names.append(Store.objects.get().name)
         tasks.outside.enqueue(store_id=self.store_id)
@@ -125,14 +125,14 @@ class DrainInTestCase(TestCase):
         assert isinstance(run.outcome, Succeeded)
         assert names == ["Salon of the test"]
 
-    def test_jobs_that_never_end_are_reported(self) -> None:
+    def test_endless_jobs_are_reported(self) -> None:
         tasks.hooks.system = lambda **_: tasks.system.enqueue()
         tasks.system.enqueue()
         with pytest.raises(AssertionError, match="10 jobs ran and still more are due"):
             drain_jobs(limit=10)
         assert Job.objects.get().state == "queued"
 
-    def test_perform_job_converts_sets_the_store_and_raises(self) -> None:
+    def test_perform_job_converts_and_raises(self) -> None:
         seen: list[object] = []
         tasks.hooks.store = lambda store_id, number: seen.append((store_id, number, current_store_id()))
         perform_job(tasks.in_store, store_id=self.store_id, number=3)
@@ -143,7 +143,7 @@ class DrainInTestCase(TestCase):
         with pytest.raises(NoCurrentJob):
             perform_job(tasks.in_store, store_id=self.store_id)
 
-    def test_assert_enqueued_finds_by_arguments_and_shows_what_waits(self) -> None:
+    def test_assert_enqueued_matches_arguments(self) -> None:
         handle = tasks.in_store.enqueue(store_id=self.store_id, number=5)
         assert assert_enqueued(tasks.in_store, store_id=self.store_id, number=5) == [handle.id]
         assert_enqueued(tasks.system, count=0)
@@ -152,7 +152,7 @@ class DrainInTestCase(TestCase):
         with pytest.raises(AssertionError, match=r"1 jobs .* are queued, not 2"):
             assert_enqueued(tasks.in_store, count=2)
 
-    def test_assert_enqueued_compares_what_the_task_would_be_given(self) -> None:
+    def test_assert_enqueued_compares_converted_values(self) -> None:
         at = datetime(2026, 5, 6, 3, tzinfo=ZoneInfo("Asia/Tokyo"))
         handle = tasks.typed.enqueue(day=date(2026, 5, 5), at=at, amount=Decimal("1.50"), tags=["a"])
         wanted: dict[str, Any] = {"at": at.astimezone(UTC), "day": date(2026, 5, 5), "amount": Decimal("1.50")}
@@ -163,7 +163,7 @@ class DrainInTestCase(TestCase):
             assert_enqueued(tasks.typed, colour=None)
 
 
-def test_nothing_of_the_test_cases_was_kept(database: None) -> None:
+def test_testcases_keep_no_rows(database: None) -> None:
     with connections["owner"].cursor() as cursor:
         cursor.execute("SELECT (SELECT count(*) FROM salon_jobs_job) + (SELECT count(*) FROM store)")
         assert cursor.fetchone() == (0,)

@@ -22,7 +22,7 @@ def named(verb: Verb) -> str:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=named)
-def test_its_permissions_exist(verb: Verb) -> None:
+def test_verb_permissions_exist(verb: Verb) -> None:
     known = set()
     for model in {verb.of, *(each.of for each in VERBS)}:
         known |= {f"{action}_{model._meta.model_name}" for action in model._meta.default_permissions}
@@ -31,14 +31,14 @@ def test_its_permissions_exist(verb: Verb) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=named)
-def test_its_function_takes_what_it_says(verb: Verb) -> None:
+def test_verb_function_takes_arguments(verb: Verb) -> None:
     parameters = inspect.signature(verb.change).parameters
     assert set(verb.takes) <= set(parameters)
     assert not verb.takes_by or "by" in parameters
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=named)
-def test_its_states_are_those_of_its_model(verb: Verb) -> None:
+def test_verb_states_are_model_states(verb: Verb) -> None:
     """Those that no column holds are what a page calls a row: "blocked" messages, "declared" entries."""
     field = next((each for each in verb.of._meta.fields if each.name in ("state", "status")), None)
     states = {"sending", "paused", "declared", "active"} if field is None else {*dict(field.flatchoices), "blocked"}
@@ -47,12 +47,12 @@ def test_its_states_are_those_of_its_model(verb: Verb) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=named)
-def test_the_admin_offers_it_unless_it_needs_no_permission(verb: Verb) -> None:
+def test_admin_offers_verbs_with_permission(verb: Verb) -> None:
     actions: Any = admin.site.get_model_admin(verb.of).actions
     assert (verb in [action.verb for action in actions]) == bool(verb.permissions)
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=named)
-def test_a_command_has_it_if_it_has_a_help(verb: Verb) -> None:
+def test_commands_have_verbs_with_help(verb: Verb) -> None:
     commands = [each.verb for each in (*SUBCOMMANDS, *ACTIONS) if isinstance(each, VerbSubcommand)]
     assert (verb in commands or verb.of is InboxMessage) == bool(verb.help)
