@@ -33,7 +33,7 @@ URL = "postgresql://worker_runtime:p@127.0.0.1:1/salon"
 ERROR, WARNING, CRITICAL = 40, 30, 50
 # Logged again for as long as the trouble lasts, and reported once.
 ONCE = {
-    **dict.fromkeys(("publisher_broken", "job_not_rescued", "destinations_left_out"), ERROR),
+    **dict.fromkeys(("publisher_broken", "job_not_rescued", "destinations_left_out", "statement_refused"), ERROR),
     **dict.fromkeys(("database_lost", "listener_lost", "source_lost", "topics_not_read"), WARNING),
     **dict.fromkeys(("connection_discarded", "messages_unresolvable"), WARNING),
 }
