@@ -28,6 +28,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.models import Process
+from salon_jobs.process.loop import Loop
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunks import ChunkRun
 from salon_jobs.worker.deadlines import DeadlineWatcher
@@ -39,6 +40,7 @@ from salon_jobs.worker.lane import AsyncLane
 from salon_jobs.worker.maintenance import Rescuer
 from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.worker import Worker, WorkerOptions
+from tests.waiting import LIMIT_S, eventually
 
 T = TypeVar("T")
 _process_ids = itertools.count(1)
@@ -175,61 +177,66 @@ def connected(sent: Any, receiver: Callable[..., object]) -> Generator[None]:
         sent.disconnect(receiver)
 
 
+class OneRunner(Runner):
+    """Thread of a worker, with what it works with. Each process has some; a test has one."""
+
+    def __init__(self, process_id: int, abandon: threading.Event, **bounds: int) -> None:
+        self.jobs = JobBuffer(1)
+        leases = leases_of(process_id)
+        self.finisher = Finisher(leases, self.jobs, abandon, **bounds)
+        self.deadlines = DeadlineWatcher(using="default")
+        self.table = InFlightTable(1)
+        super().__init__(self.jobs, self.finisher, leases, 0, in_flight=self.table, watcher=self.deadlines)
+
+    def end_all(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Run claimed jobs, and wait until the end of each is written."""
+        self.jobs.put(list(jobs))
+        assert self.jobs.wait_idle(LIMIT_S)
+
+
 @contextmanager
-def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob], **bounds: int) -> Generator[Runner]:
+def running_on_a_thread(
+    process_id: int, jobs: Sequence[ClaimedJob], *, abandon: threading.Event | None = None, **bounds: int
+) -> Generator[OneRunner]:
     """Run claimed jobs on a worker's thread until all have ended, then end the threads.
 
-    ``bounds`` are those of the finisher.
+    ``bounds`` are those of the finisher, which writes nothing more once ``abandon`` is set.
     """
-    queue = JobBuffer(1)
-    abandon = threading.Event()
-    leases = leases_of(process_id)
-    finisher = Finisher(leases, queue, abandon, **bounds)
-    deadlines = DeadlineWatcher(using="default")
-    runner = Runner(queue, finisher, leases, 0, in_flight=InFlightTable(1), watcher=deadlines)
-    queue.put(list(jobs))
-    finisher.start()
-    deadlines.start()
+    runner = OneRunner(process_id, abandon or threading.Event(), **bounds)
+    runner.finisher.start()
+    runner.deadlines.start()
     runner.start()
     try:
-        assert queue.wait_idle(30)
+        runner.end_all(jobs)
         yield runner
     finally:
-        queue.close()
-        assert runner.join(30)
-        for loop in (finisher, deadlines):
-            loop.stop()
-            assert loop.join(30)
+        runner.jobs.close()
+        assert runner.join(LIMIT_S)
+        _end(runner.finisher, runner.deadlines)
+
+
+def _end(*loops: Loop) -> None:
+    for loop in loops:
+        loop.stop()
+        assert loop.join(LIMIT_S)
 
 
 @contextmanager
 def running_coroutines(process_id: int, *, threads: int = 1) -> Generator[tuple[AsyncLane, JobBuffer]]:
     """Yield a worker's lane for coroutines, and the buffer that knows which have not ended; wait until all have."""
-    queue = JobBuffer(1)
-    leases = leases_of(process_id)
+    queue, leases, deadlines = JobBuffer(1), leases_of(process_id), DeadlineWatcher(using="default")
     finisher = Finisher(leases, queue, threading.Event())
-    deadlines = DeadlineWatcher(using="default")
-    lane = AsyncLane(
-        queue,
-        finisher,
-        leases,
-        places=100,
-        threads=threads,
-        first_slot=0,
-        in_flight=InFlightTable(100),
-        watcher=deadlines,
-    )
+    rooms: dict[str, Any] = {"places": 100, "threads": threads, "first_slot": 0, "in_flight": InFlightTable(100)}
+    lane = AsyncLane(queue, finisher, leases, **rooms, watcher=deadlines)
     finisher.start()
     deadlines.start()
     try:
         yield lane, queue
-        assert queue.wait_idle(30)
+        assert queue.wait_idle(LIMIT_S)
         assert not deadlines._watched, "no run that ended is watched"
     finally:
-        lane.end(30)
-        for loop in (finisher, deadlines):
-            loop.stop()
-            assert loop.join(30)
+        lane.end(LIMIT_S)
+        _end(finisher, deadlines)
 
 
 @contextmanager
@@ -242,7 +249,7 @@ def working(process_id: int, concurrency: int = 1, *, idle: IdleTable | None = N
         yield loop
     finally:
         loop.stop()
-        thread.join(20)
+        thread.join(LIMIT_S)
         assert not thread.is_alive()
 
 
@@ -292,11 +299,8 @@ def wait_until_waiting(count: int = 1) -> None:
 
     What ``pg_stat_activity`` says does not change during a transaction, which the test may have open here.
     """
-    waiting = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
-    deadline = time.monotonic() + 30
-    while seen(waiting)[0][0] < count:
-        assert time.monotonic() < deadline, f"never {count} waiting"
-        time.sleep(0.01)
+    waiting = "SELECT count(DISTINCT pid) >= %s FROM pg_locks WHERE NOT granted"
+    eventually(lambda: seen(waiting, count)[0][0])
 
 
 def event_fields(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
