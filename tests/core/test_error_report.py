@@ -46,7 +46,7 @@ def chained() -> BaseException:
         return raised(group)
 
 
-def test_no_text_of_a_failure_shows_a_secret() -> None:
+def test_report_shows_no_secret() -> None:
     described = report(chained())
     for text in (described.message, described.traceback, described.alike, traceback_of(chained())):
         assert "hunter2" not in text
@@ -54,7 +54,7 @@ def test_no_text_of_a_failure_shows_a_secret() -> None:
         assert kept in described.traceback
 
 
-def test_a_setting_decides_what_is_secret(settings: Any) -> None:
+def test_setting_decides_what_is_secret(settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "REDACT": ["phone"]}
     assert message_of(ValueError("phone=1 token=2")) == "phone=*** token=2"
     settings.SALON_JOBS = {**settings.SALON_JOBS, "REDACT": []}
@@ -65,7 +65,7 @@ def test_a_setting_decides_what_is_secret(settings: Any) -> None:
     assert message_of(ValueError("phone=1 token=2")) == "phone=1 token=***"
 
 
-def test_a_traceback_reads_like_that_of_python() -> None:
+def test_traceback_reads_like_that_of_python() -> None:
     text = traceback_of(raised(ValueError("no such salon")))
     assert text.startswith("Traceback (most recent call last):\n  File ")
     assert "raise error" in text
@@ -84,7 +84,7 @@ def test_a_traceback_reads_like_that_of_python() -> None:
     ],
     ids=["huge", "broken", "nul", "arguments", "group"],
 )
-def test_an_error_of_any_size_takes_little_room(error: BaseException) -> None:
+def test_report_is_bounded(error: BaseException) -> None:
     for _ in range(1000):
         error.add_note("x" * 10_000)
     try:
@@ -96,7 +96,7 @@ def test_an_error_of_any_size_takes_little_room(error: BaseException) -> None:
     assert len(report(error).traceback) <= 20_000
 
 
-def test_a_chain_without_end_is_cut() -> None:
+def test_endless_chain_is_cut() -> None:
     error: BaseException = ValueError("0")
     for number in range(5000):
         following = ValueError(str(number))

@@ -22,7 +22,7 @@ def counted(durations: list[float]) -> list[int]:
 
 
 @given(st.lists(SECONDS, min_size=1), SHARES)
-def test_a_percentile_lies_in_the_bucket_of_the_true_one(durations: list[float], share: float) -> None:
+def test_percentile_in_bucket_of_true_one(durations: list[float], share: float) -> None:
     true = sorted(durations)[max(1, math.ceil(share * len(durations))) - 1]
     computed = percentile(counted(durations), share)
     assert computed is not None
@@ -32,7 +32,7 @@ def test_a_percentile_lies_in_the_bucket_of_the_true_one(durations: list[float],
 
 
 @given(st.lists(SECONDS, min_size=1), SHARES, SHARES)
-def test_a_larger_share_is_never_less(durations: list[float], one: float, other: float) -> None:
+def test_larger_share_is_never_less(durations: list[float], one: float, other: float) -> None:
     counts = counted(durations)
     low, high = percentile(counts, min(one, other)), percentile(counts, max(one, other))
     assert low is not None
@@ -46,6 +46,6 @@ def test_nothing_counted_has_no_percentile() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "bucket"), [(0, 0), (0.0009, 0), (0.001, 1), (1e9, 47)])
-def test_the_buckets_that_are_stored_stay_what_they_are(seconds: float, bucket: int) -> None:
+def test_stored_buckets_stay(seconds: float, bucket: int) -> None:
     assert (bucket_of(seconds), BUCKETS) == (bucket, 48)
     assert math.isclose(BOUNDS_S[-1], 8388.608)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ import pytest
 from salon_jobs import fan_out
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.units import EARLIEST, LATEST
+from salon_jobs.jobs import enqueue
 from salon_jobs.schedules.scheduler import fire
 from tests import tasks
 from tests.settings import url_for
@@ -23,7 +25,7 @@ AFTER_THE_CALENDAR = datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))
 
 @pytest.mark.parametrize("field", ["run_at", "expires_at"])
 @pytest.mark.parametrize("instant", [BEFORE_THE_CALENDAR, AFTER_THE_CALENDAR])
-def test_an_option_beyond_the_calendar_is_refused_by_name(stores: list[UUID], field: str, instant: datetime) -> None:
+def test_option_beyond_calendar_is_refused(stores: list[UUID], field: str, instant: datetime) -> None:
     options: dict[str, Any] = {field: instant}
     with pytest.raises(OptionInvalid, match=f"{field} must lie between"):
         tasks.system.using(**options)
@@ -33,7 +35,7 @@ def test_an_option_beyond_the_calendar_is_refused_by_name(stores: list[UUID], fi
 
 @pytest.mark.parametrize("value", ["-infinity", "infinity", "0044-03-15 BC", "20000-01-01", "0001-01-01"])
 @pytest.mark.parametrize("argument", ["run_at", "expires_at", "tick"])
-def test_sql_can_add_no_job_that_nobody_can_read(process_id: int, argument: str, value: str) -> None:
+def test_sql_adds_no_unreadable_job(process_id: int, argument: str, value: str) -> None:
     with psycopg.connect(url_for("app"), autocommit=True) as web:
         with pytest.raises(psycopg.errors.CheckViolation, match="salon_jobs_job_instants"):
             web.execute(f"SELECT salon_jobs_add_job('test-system', {argument} => '{value}')".encode())
@@ -41,24 +43,20 @@ def test_sql_can_add_no_job_that_nobody_can_read(process_id: int, argument: str,
     assert len(claim(process_id)) == 1
 
 
-def test_the_end_of_a_job_is_readable_too(database: None) -> None:
+def test_end_of_job_is_readable(database: None) -> None:
     tasks.system.enqueue()
     with pytest.raises(Exception, match="salon_jobs_job_instants"):
         change("UPDATE salon_jobs_job SET finished_at = 'infinity'")
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12", "Asia/Tokyo"])
-def test_the_first_and_the_last_instant_can_be_read_in_every_time_zone(database: None, zone: str) -> None:
+def test_first_and_last_instant_in_time_zones(database: None, zone: str) -> None:
     tasks.system.using(run_at=EARLIEST, expires_at=LATEST).enqueue()
     with psycopg.connect(url_for("worker_runtime"), options=f"-c timezone={zone}") as reader:
         assert reader.execute("SELECT run_at, expires_at FROM salon_jobs_job").fetchall() == [(EARLIEST, LATEST)]
 
 
-def test_a_cron_tick_beyond_the_calendar_adds_no_job(database: None) -> None:
-    from dataclasses import replace
-
-    from salon_jobs.jobs import enqueue
-
+def test_cron_tick_beyond_calendar(database: None) -> None:
     tick = datetime(9999, 12, 31, tzinfo=UTC)
     job = replace(tasks.system.new_job(tasks.system.payload.bind((), {}), tasks.system.options), tick=tick)
     with pytest.raises(Exception, match="salon_jobs_job_instants"):

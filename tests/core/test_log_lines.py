@@ -5,51 +5,18 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from salon_jobs.core import events
 from salon_jobs.core.events import JsonLinesHandler, log_batch, log_event
+from tests.core.log_lines import Counted, only_handler, without_time
 
 FIELDS: list[dict[str, Any]] = [{"task_name": "caf\udce9", "job_id": number, "store_id": None} for number in range(3)]
 
 
-class Counted(io.StringIO):
-    """Counts the writes."""
-
-    writes = 0
-
-    def write(self, text: str, /) -> int:
-        self.writes += 1
-        return super().write(text)
-
-
-@contextmanager
-def only_handler() -> Generator[Counted]:
-    """Make our handler the only one, as the commands do; pytest's own come with each phase of a test."""
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    made = Counted()
-    root.handlers[:] = [JsonLinesHandler(made)]
-    root.setLevel("INFO")
-    try:
-        yield made
-    finally:
-        root.handlers[:] = before
-        root.setLevel(level)
-
-
-def without_time(lines: str) -> list[dict[str, object]]:
-    """Read the lines; each has a time."""
-    read = [json.loads(line) for line in lines.splitlines()]
-    assert all(line.pop("time") for line in read)
-    return read
-
-
-def test_many_events_are_written_at_once_and_look_as_if_they_were_not() -> None:
+def test_batch_looks_like_single_events() -> None:
     with only_handler() as stream:
         log_batch(logging.INFO, events.JOB_SUCCEEDED, FIELDS, fields=dict)
         assert stream.writes == 1
@@ -61,7 +28,7 @@ def test_many_events_are_written_at_once_and_look_as_if_they_were_not() -> None:
     assert len(together) == 3
 
 
-def test_levels_and_other_handlers_are_respected() -> None:
+def test_levels_and_other_handlers() -> None:
     other = Counted()
     handler = logging.StreamHandler(other)
     with only_handler() as stream:
@@ -77,7 +44,7 @@ def test_levels_and_other_handlers_are_respected() -> None:
     assert other.getvalue().count("job_succeeded") == 3
 
 
-def test_a_batch_that_can_not_be_written_is_told_and_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_batch_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     class Full(io.StringIO):
         def write(self, _: str, /) -> int:
             raise OSError("no space left")
@@ -89,7 +56,7 @@ def test_a_batch_that_can_not_be_written_is_told_and_raises_nothing(capsys: pyte
 UNSEEN = "\x7f\x9b\x85\u2028\u2029\u202e\u2066\u2069\x1b"
 
 
-def test_characters_that_nobody_sees_are_escaped_in_single_and_in_many_lines() -> None:
+def test_unseen_characters_are_escaped() -> None:
     fields: list[dict[str, Any]] = [{"task_name": f"a{UNSEEN}b", "job_id": number} for number in range(2)]
     with only_handler() as stream:
         log_batch(logging.INFO, events.JOB_SUCCEEDED, fields, fields=dict)
@@ -101,14 +68,14 @@ def test_characters_that_nobody_sees_are_escaped_in_single_and_in_many_lines() -
     assert json.loads(written.split("\n")[3])["message"] == f"said {UNSEEN}"
 
 
-def test_plain_formatters_show_one_line_without_control_characters(caplog: pytest.LogCaptureFixture) -> None:
+def test_plain_formatter_shows_one_line(caplog: pytest.LogCaptureFixture) -> None:
     log_event(logging.WARNING, events.JOB_RETRIED, error=f"a{UNSEEN}\nb")
     [record] = caplog.records
     assert not any(each in record.getMessage() for each in (*UNSEEN, "\n"))
 
 
 @pytest.mark.parametrize("text", ["x" * 5_000_000, "\0" * 200_000, "カ" * 500_000, "\x9b" * 100_000])
-def test_a_record_of_any_size_keeps_its_event_its_job_and_its_code(text: str) -> None:
+def test_record_of_any_size(text: str) -> None:
     def fail() -> BaseException:
         try:
             raise ValueError(text) from KeyError(text)
@@ -136,7 +103,7 @@ def test_a_record_of_any_size_keeps_its_event_its_job_and_its_code(text: str) ->
     assert theirs["traceback"]
 
 
-def test_another_handler_gets_the_bounded_traceback_too() -> None:
+def test_traceback_of_other_handler() -> None:
     other = Counted()
     handler = logging.StreamHandler(other)
     events.logger.logger.addHandler(handler)

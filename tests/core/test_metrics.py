@@ -14,7 +14,7 @@ from salon_jobs.process.exposition import exposition
 from tests.metrics import METRICS, of, shown
 
 
-def test_names_follow_the_conventions() -> None:
+def test_names_follow_conventions() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS) > 20
     for metric in METRICS:
         assert re.fullmatch(r"salon_jobs_[a-z_]+", metric.name)
@@ -23,7 +23,7 @@ def test_names_follow_the_conventions() -> None:
         assert not {"id", "job", "store", "store_id", "message_id", "le"} & set(metric.labels), metric.name
 
 
-def test_timings_become_a_cumulative_histogram() -> None:
+def test_timings_become_cumulative_histogram() -> None:
     counts = [0] * BUCKETS
     for seconds in (0.0001, 0.02, 0.02, 100_000.0):
         counts[bucket_of(seconds)] += 1
@@ -42,7 +42,7 @@ def test_timings_become_a_cumulative_histogram() -> None:
     assert len(steps) < 20
 
 
-def test_what_is_beyond_so_many_values_of_a_label_is_one_other() -> None:
+def test_number_of_labels_is_bounded() -> None:
     counted = [Sample(metrics.QUEUE_DEPTH, 1, (f"q{number}", "due")) for number in range(MOST_VALUES + 50)]
     values = shown([*counted, Sample(metrics.QUEUE_DEPTH, 1, ("q0", "due"))])
     assert len(values) == MOST_VALUES + 1
@@ -52,7 +52,7 @@ def test_what_is_beyond_so_many_values_of_a_label_is_one_other() -> None:
     assert of(shown(ages), "oldest_due_age_seconds", queue="other") == MOST_VALUES + 49
 
 
-def test_it_speaks_open_metrics_when_asked() -> None:
+def test_open_metrics_on_request() -> None:
     samples = [Sample(metrics.CLAIMED, 3)]
     text, kind = exposition(samples, accept="application/openmetrics-text; version=1.0.0")
     assert kind.startswith("application/openmetrics-text; version=1.0.0")
@@ -60,7 +60,7 @@ def test_it_speaks_open_metrics_when_asked() -> None:
     assert text.endswith(b"# EOF\n")
 
 
-def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ConfigurationError, match=re.escape("pip install 'salon-jobs[prometheus]'")):
         exposition([])

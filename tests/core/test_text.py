@@ -31,14 +31,14 @@ class Endless:
         return "x" * 1_000_000
 
 
-def test_what_nobody_sees_is_escaped_as_python_does() -> None:
+def test_unseen_characters_are_escaped() -> None:
     assert visible("a\x9bb\u202ec\nd\te") == r"a\x9bb\u202ec\nd\te"
     assert visible_lines("a\x9bb\nc\td\r") == "a\\x9bb\nc\td\\r"
     for each in UNSEEN:
         assert visible(each) == visible_lines(each) == ascii(each)[1:-1]
 
 
-def test_a_page_keeps_its_lines_and_what_its_forms_send_back() -> None:
+def test_page_keeps_lines_and_forms() -> None:
     page = '<p title="a\u202eb">\r\n\tc\x9bd\u200f</p><input value="e\u202ef">'
     shown = '<p title="a\\u202eb">\r\n\tc\\x9bd\\u200f</p><input value="e\u202ef">'
     assert visible_html(page) == shown
@@ -46,7 +46,7 @@ def test_a_page_keeps_its_lines_and_what_its_forms_send_back() -> None:
 
 
 @pytest.mark.parametrize("text", ["plain", "カット\u3000予約", "Zoë", "👩\u200d🔬", "می\u200cخواهم", "10\xa0000 ¥"])
-def test_ordinary_text_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_stays(text: str) -> None:
     assert visible(text) == visible_lines(text) == visible_json(text) == text
 
 
@@ -57,7 +57,7 @@ def test_json_keeps_its_meaning(text: str) -> None:
     assert not any(each in written for each in UNSEEN)
 
 
-def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
+def test_long_text_keeps_both_ends() -> None:
     text = bounded("begin" + "x" * 10_000_000 + "remedy")
     assert len(text) < 4100
     assert text.startswith("begin")
@@ -86,11 +86,11 @@ def test_any_value_is_shown_short(value: object) -> None:
     assert not any(each in text for each in UNSEEN)
 
 
-def test_a_value_without_a_repr_is_named_by_its_class() -> None:
+def test_value_without_repr() -> None:
     assert shown(Unshowable()).startswith("<Unshowable instance at ")
 
 
-def test_the_texts_of_our_errors_are_bounded_and_visible() -> None:
+def test_texts_of_errors_are_bounded() -> None:
     for error in (SalonJobsError("x" * 10_000_000), StoreRefused("x" * 10_000_000), LeaseLost("\x1b[2J" + "x" * 5000)):
         assert len(str(error)) < 4200
     assert str(ConfigurationError("a\u202eb\nc")) == "a\\u202eb\nc"
@@ -98,12 +98,12 @@ def test_the_texts_of_our_errors_are_bounded_and_visible() -> None:
 
 
 @pytest.mark.parametrize("name", [None, 5, b"x", "x" * 10_000_000])
-def test_no_known_name_is_close_to_what_can_be_none(name: Any) -> None:
+def test_suggestion_for_no_name(name: Any) -> None:
     assert did_you_mean(name, ["xyz"]) == ""
     assert suggest(name, ["xyz"]) == "choose one of xyz"
 
 
-def test_a_backoff_shows_a_number_that_python_does_not_write() -> None:
+def test_backoff_of_huge_number() -> None:
     with pytest.raises(ValueError, match="timedelta") as caught:
         Backoff(base=10**10_000)  # type: ignore[arg-type]
     assert len(str(caught.value)) < 1000
