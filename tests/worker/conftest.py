@@ -1,30 +1,28 @@
-"""Fixtures that run one job with a given handler."""
+"""Fixtures that run jobs with a given handler, when and as a test wants it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from salon_jobs.core.outcomes import Outcome
+from salon_jobs import store_task
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.options import Timeouts
+from salon_jobs.jobs.task import Task
 from salon_jobs.worker import fair_claim, group_scanner
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from tests import tasks
-from tests.support import claim, run_due, running_coroutines, running_on_a_thread
+from tests.worker.work import Work
 
 
-class RunHere(Protocol):
-    """Callable that runs one job in the test's own thread and returns how it ended."""
-
-    def __call__(self, handler: Callable[..., Any], declared: Any = tasks.in_store) -> Outcome: ...
-
-
-class RunOnThread(Protocol):
-    """Callable that runs one job on a worker's thread and returns its ID."""
-
-    def __call__(self, handler: Callable[..., Any], declared: Any = tasks.system) -> int: ...
+@pytest.fixture
+def work(process_id: int, stores: list[UUID], hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture) -> Work:
+    """Return the jobs of one process."""
+    caplog.set_level("INFO")
+    return Work(process_id, stores, hooks, caplog)
 
 
 @pytest.fixture
@@ -34,6 +32,25 @@ def limits_and_groups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.0, 0.0))
     monkeypatch.setattr(fair_claim, "_BACKGROUND_S", float("inf"))
     monkeypatch.setattr(group_scanner, "_SCAN_S", float("inf"))
+
+
+Declare = Callable[..., Task[..., Any]]
+
+
+@pytest.fixture
+def declare(database: None) -> Iterator[Declare]:
+    """Declare the task ``test-declared`` with the options given."""
+
+    def declared(**options: Any) -> Task[..., Any]:
+        def handler(store_id: UUID, line: str = "a", number: int = 0) -> None:
+            tasks.hooks.store(store_id=store_id, line=line)
+
+        decorate: Any = store_task(name="test-declared", **options)
+        task: Task[..., Any] = decorate(handler)
+        return task
+
+    yield declared
+    registry.unregister("test-declared")
 
 
 class Busy:
@@ -66,41 +83,13 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> Busy:
     return busy
 
 
-Enqueue = Callable[[Callable[..., Any], Any], int]
-
-
 @pytest.fixture
-def enqueue_with(stores: list[UUID], hooks: tasks.Hooks) -> Enqueue:
-    """Enqueue a job of the first store, or of none, that a handler will run; return its id."""
+def limit_runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Give the tests' tasks timeouts."""
+    limited = (tasks.system, tasks.in_store, tasks.outside, tasks.in_chunks, tasks.async_store, tasks.async_system)
 
-    def enqueue(handler: Callable[..., Any], declared: Any) -> int:
-        hooks.store = hooks.system = hooks.coroutine = handler
-        is_store_task = getattr(declared, "task", declared).is_store_task
-        return int(declared.enqueue(**({"store_id": stores[0]} if is_store_task else {})).id)
+    def give(**options: Any) -> None:
+        for each in limited:
+            monkeypatch.setattr(each, "timeouts", Timeouts(**options))
 
-    return enqueue
-
-
-@pytest.fixture
-def run_here(enqueue_with: Enqueue, process_id: int) -> RunHere:
-    def run(handler: Callable[..., Any], declared: Any = tasks.in_store) -> Outcome:
-        enqueue_with(handler, declared)
-        [outcome] = run_due(process_id)
-        return outcome
-
-    return run
-
-
-@pytest.fixture
-def run_on_thread(enqueue_with: Enqueue, process_id: int) -> RunOnThread:
-    def run(handler: Callable[..., Any], declared: Any = tasks.system) -> int:
-        job_id = enqueue_with(handler, declared)
-        if getattr(declared, "task", declared).is_async:
-            with running_coroutines(process_id) as (lane, _):
-                lane.start(claim(process_id))
-        else:
-            with running_on_a_thread(process_id, claim(process_id)):
-                pass
-        return job_id
-
-    return run
+    return give

@@ -1,14 +1,15 @@
-"""Writes as a handler makes them, and reads of the result as the owner."""
+"""What handlers do, and reads of the result as the owner."""
 
 from __future__ import annotations
 
+import time
 from uuid import uuid4
-
-import pytest
 
 from project.salon.models import Customer
 from salon_jobs import current_store_id
 from tests.support import seen
+from tests.waiting import LIMIT_S
+from tests.worker.conftest import Busy
 
 
 def write(name: str = "effect") -> None:
@@ -23,12 +24,14 @@ def written() -> list[str]:
     return [row[0] for row in seen("SELECT name FROM customer ORDER BY name")]
 
 
-def job_events(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the names of the events about jobs, in the order of the log."""
-    events: list[str] = [getattr(record, "event", "") for record in caplog.records]
-    return [event for event in events if event.startswith("job_")]
-
-
-def states() -> list[str]:
-    """Return the states of all jobs, oldest first."""
-    return [row[0] for row in seen("SELECT state FROM salon_jobs_job ORDER BY id")]
+def spin(busy: Busy | None = None, **_: object) -> None:
+    """Be busy until interrupted."""
+    deadline = time.monotonic() + LIMIT_S
+    try:
+        if busy is not None:
+            busy.set()
+        while time.monotonic() < deadline:
+            pass
+    finally:
+        if busy is not None:
+            busy.clear()

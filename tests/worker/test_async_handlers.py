@@ -1,11 +1,10 @@
-"""Tests that async handlers run many at once, each alone with its store, and end as the others do."""
+"""Async handlers run many at once, each alone with its store, and end as the others do."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,39 +25,33 @@ from salon_jobs import Snooze, current_job, current_store_id, tenant_context
 from salon_jobs.control import cancel_jobs
 from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.options import Timeouts
 from salon_jobs.jobs.task import task
 from salon_jobs.testing import drain_jobs, perform_job
-from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
-from tests.support import claim, new_store_id, run_due, running_coroutines, seen, working
-from tests.waiting import eventually
-from tests.worker.conftest import Busy, RunHere, RunOnThread
+from tests.support import new_store_id, run_due, seen
+from tests.waiting import LIMIT_S, eventually
+from tests.worker.conftest import Busy
 from tests.worker.effects import write, written
+from tests.worker.work import Work, error_classes, errors, rows, states
 
-ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
-ERRORS = "SELECT attempt, error_class, code FROM salon_jobs_job_error ORDER BY id"
-SHORT = timedelta(seconds=0.5)
-
-
+SHORT = timedelta(seconds=0.2)
 add = sync_to_async(write)
 
 
-def test_many_at_once_see_their_own_store_alone(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
+def test_each_sees_its_own_store(work: Work) -> None:
     """Each waits inside for all, so that their reads interleave on one loop."""
-    threads, rounds, count = 4, 3, 16
+    count, stores = 16, work.stores
     for store in stores[:2]:
         with tenant_context(store):
             write("c")
     together = asyncio.Barrier(count)
     loops: set[int] = set()
-    backends: set[int] = set()
     wrong: list[object] = []
 
     async def handler(store_id: UUID, number: int) -> None:
         job_id = current_job().id
         loops.add(id(asyncio.get_running_loop()))
-        for _ in range(rounds):
+        for _ in range(3):
             await together.wait()
             found = {row.store.pk async for row in Customer.objects.select_related("store")}
             streamed = {
@@ -66,28 +59,23 @@ def test_many_at_once_see_their_own_store_alone(stores: list[UUID], hooks: tasks
             }
             own = await Store.objects.aget()
             counted = await Customer.objects.filter(store_id=store_id).acount()
-            backends.add(await sync_to_async(lambda: connection.connection.info.backend_pid)())
             in_thread = await sync_to_async(lambda: (current_store_id(), current_job().id))()
             observed = (found, streamed, own.pk, counted >= 1, current_store_id(), current_job().id, in_thread)
             if observed != ({store_id}, {store_id}, store_id, True, store_id, job_id, (store_id, job_id)):
                 wrong.append(observed)
         await add(f"{number}")
 
-    hooks.coroutine = handler
     for number in range(count):
-        tasks.async_store.enqueue(store_id=stores[number % 2], number=number)
-    assert Worker(process_id, WorkerOptions(concurrency=threads, burst=True), using="default").run()
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
-    assert seen(ERRORS) == []
-    assert wrong == []
-    rows = seen("SELECT name, store_id FROM customer WHERE name NOT LIKE 'c%%' ORDER BY name::int")
-    assert rows == [(str(number), stores[number % 2]) for number in range(count)]
+        work.add(handler, tasks.async_store, store=number % 2, number=number)
+    work.burst(concurrency=4)
+    assert (rows(), errors(), wrong) == ([], [], [])
+    customers = seen("SELECT name, store_id FROM customer WHERE name NOT LIKE 'c%%' ORDER BY name::int")
+    assert customers == [(str(number), stores[number % 2]) for number in range(count)]
     assert len(loops) == 1
-    assert len(backends) <= threads
-    assert seen("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)", list(backends)) == [(0,)]
 
 
-def test_each_statement_outside_a_transaction_has_its_own(run_here: RunHere) -> None:
+def test_statements_outside_transactions(work: Work) -> None:
+    """Each has a transaction of its own."""
     found: list[object] = []
 
     @sync_to_async
@@ -103,8 +91,7 @@ def test_each_statement_outside_a_transaction_has_its_own(run_here: RunHere) -> 
         found.append(await Customer.objects.acount())
         raise RuntimeError("late")
 
-    outcome = run_here(handler, tasks.async_store)
-    assert isinstance(outcome, Errored)
+    assert isinstance(work.run(handler, tasks.async_store), Errored)
     assert (found, written()) == ([1], ["kept"])
     assert not Customer.objects.exists(), "no store is left on the connection"
     assert current_store_id() is None
@@ -119,40 +106,43 @@ def test_each_statement_outside_a_transaction_has_its_own(run_here: RunHere) -> 
         (asyncio.CancelledError(), Errored),
     ],
 )
-def test_what_it_raises_ends_the_job_as_ever(
-    run_here: RunHere, hooks: tasks.Hooks, process_id: int, raised: BaseException, kind: type[object]
-) -> None:
+def test_raised_exception_decides_outcome(work: Work, raised: BaseException, kind: type[object]) -> None:
     async def handler(**_: object) -> None:
         await asyncio.sleep(0)
         raise raised
 
-    assert type(run_here(handler, tasks.with_async_error_rules)) is kind
+    assert type(work.run(handler, tasks.with_async_error_rules)) is kind
     if kind is Errored:
         [(traceback,)] = seen("SELECT traceback FROM salon_jobs_job_error")
         assert "in handler\n" in traceback
-    hooks.reset()
-    tasks.async_system.enqueue()
-    assert Succeeded in {type(outcome) for outcome in run_due(process_id)}, "the loop goes on"
+    work.hooks.reset()
+    work.add(None, tasks.async_system)
+    assert Succeeded in {type(outcome) for outcome in work.run_due()}, "the loop goes on"
 
 
 async def wait(**_: object) -> None:
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
 
 
 async def wait_in_a_query(**_: object) -> None:
-    await sync_to_async(lambda: connection.cursor().execute("SELECT pg_sleep(60)"))()
+    await sync_to_async(lambda: connection.cursor().execute("SELECT pg_sleep(600)"))()
 
 
 async def swallow(**_: object) -> None:
     with suppress(asyncio.CancelledError):
-        await asyncio.sleep(60)
+        await wait()
+
+
+async def until_cancelled() -> None:
+    while not current_job().cancelled():
+        await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("body", [wait, wait_in_a_query, swallow])
-def test_a_timeout_cancels_it_and_lets_it_clean_up(
-    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch, busy: Busy, body: Callable[..., Any]
+def test_timeout_cancels_coroutine(
+    work: Work, limit_runs: Callable[..., None], busy: Busy, body: Callable[..., Any]
 ) -> None:
-    monkeypatch.setattr(tasks.async_store, "timeouts", Timeouts(timeout=SHORT))
+    limit_runs(timeout=SHORT)
 
     async def handler(**_: object) -> None:
         try:
@@ -161,42 +151,18 @@ def test_a_timeout_cancels_it_and_lets_it_clean_up(
         finally:
             await add("cleaned up")
 
-    run_on_thread(handler, tasks.async_store)
-    assert seen(ROWS) == [("queued", 1, None)]
-    assert seen(ERRORS) == [(1, "salon_jobs.core.errors.TimedOut", "JOB.TIMED_OUT")]
+    work.run_on_thread(handler, tasks.async_store)
+    assert rows() == [("queued", 1, None)]
+    assert errors() == [(1, "salon_jobs.core.errors.TimedOut", "JOB.TIMED_OUT")]
     assert written() == ["cleaned up"]
-    assert seen("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%%' AND state = 'active'") == [
-        (0,)
-    ]
-
-
-def test_a_shutdown_cancels_it_and_counts_no_attempt(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
-    started = threading.Event()
-
-    async def handler(**_: object) -> None:
-        started.set()
-        await asyncio.sleep(60)
-
-    hooks.coroutine = handler
-    tasks.async_store.enqueue(store_id=stores[0])
-    with running_coroutines(process_id) as (lane, _):
-        lane.start(claim(process_id))
-        assert started.wait(10)
-        lane.interrupt_all()
-    assert (seen(ROWS), seen(ERRORS)) == ([("queued", 0, None)], [])
-
-
-async def until_cancelled() -> None:
-    while not current_job().cancelled():
-        await asyncio.sleep(0.005)
+    asleep = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%%' AND state = 'active'"
+    assert seen(asleep) == [(0,)]
 
 
 @pytest.mark.parametrize("body", [wait, wait_in_a_query, swallow, until_cancelled])
-def test_a_cancellation_is_shown_then_interrupts_and_lets_it_clean_up(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch, body: Callable[..., Any]
-) -> None:
-    grace_s = 30 if body is until_cancelled else 0.2
-    monkeypatch.setattr("salon_jobs.worker.deadlines.CANCEL_GRACE_S", grace_s)
+def test_cancellation_of_coroutine(work: Work, monkeypatch: pytest.MonkeyPatch, body: Callable[..., Any]) -> None:
+    """It is shown, then interrupts, and lets the coroutine clean up; thread, connection and loop serve the next one."""
+    monkeypatch.setattr("salon_jobs.worker.deadlines.CANCEL_GRACE_S", 600 if body is until_cancelled else 0.2)
     started = threading.Event()
     ends: list[object] = []
 
@@ -213,68 +179,61 @@ def test_a_cancellation_is_shown_then_interrupts_and_lets_it_clean_up(
         finally:
             await add("cleaned up")
 
-    hooks.coroutine = handler
-    job = tasks.async_store.enqueue(store_id=stores[0])
-    with working(process_id):
-        assert started.wait(10)
-        began = time.monotonic()
-        assert cancel_jobs([job.id], using="operator")[0].changed
-        eventually(lambda: seen("SELECT state FROM salon_jobs_job"), [("cancelled",)])
-        assert time.monotonic() - began < 5
-        # The thread, its connection and the loop serve the next one.
-        hooks.reset()
-        tasks.async_store.enqueue(store_id=stores[1])
-        eventually(lambda: seen("SELECT state FROM salon_jobs_job"), [("cancelled",)])
-    [ended] = seen("SELECT state, reason, attempts, leased_by FROM salon_jobs_job")
-    assert ended == ("cancelled", "cancelled", 1, None)
-    assert seen("SELECT name, store_id FROM customer") == [("cleaned up", stores[0])]
+    job_id = work.add(handler, tasks.async_store)
+    with work.working():
+        assert started.wait(LIMIT_S)
+        assert cancel_jobs([job_id], using="operator")[0].changed
+        eventually(states, ["cancelled"])
+        work.hooks.reset()
+        work.add(None, tasks.async_store, store=1)
+        eventually(states, ["cancelled"])
+    ended = seen("SELECT state, reason, attempts, leased_by FROM salon_jobs_job")
+    assert ended == [("cancelled", "cancelled", 1, None)]
+    assert seen("SELECT name, store_id FROM customer") == [("cleaned up", work.stores[0])]
     [end] = ends
     assert end is True if body in (swallow, until_cancelled) else isinstance(end, asyncio.CancelledError)
-    assert seen(ERRORS) == ([(1, "builtins.RuntimeError", "")] if body is until_cancelled else [])
+    assert error_classes() == ["RuntimeError"] * (body is until_cancelled)
 
 
-def test_an_interrupt_before_the_coroutine_runs_cancels_it_too(
-    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_before_coroutine_begins(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[object] = []
 
     async def handler(**_: object) -> None:
         ran.append("began")
 
     def make(**_: object) -> Any:
-        lane.interrupt_all()
+        lane[0].interrupt_all()
         return handler()
 
-    hooks.coroutine = handler
-    tasks.async_system.enqueue()
+    lane: list[Any] = []
     monkeypatch.setattr(tasks.async_system, "function", make)
-    with running_coroutines(process_id) as (lane, _):
-        lane.start(claim(process_id))
-    assert (ran, seen(ROWS)) == ([], [("queued", 0, None)])
+    with work.in_lane(handler, count=0) as empty:
+        lane.append(empty)
+        work.add(handler, tasks.async_system)
+        empty.start(work.claim())
+    assert (ran, rows()) == ([], [("queued", 0, None)])
 
 
-def test_tasks_it_leaves_running_end_before_the_job(run_here: RunHere) -> None:
-    left: list[str] = []
+def test_leftover_tasks_end_before_job(work: Work) -> None:
+    left: list[object] = []
 
     async def go_on() -> None:
         try:
-            await asyncio.sleep(60)
+            await wait()
         finally:
             await add("left in order")
             left.append("ended")
 
     async def handler(**_: object) -> None:
-        tasks_left.append(asyncio.create_task(go_on()))
+        left.append(asyncio.create_task(go_on()))
         await asyncio.sleep(0)
 
-    tasks_left: list[asyncio.Task[None]] = []
-    assert type(run_here(handler, tasks.async_store)) is Succeeded
-    assert (left, written()) == (["ended"], ["left in order"])
+    assert isinstance(work.run(handler, tasks.async_store), Succeeded)
+    assert (left[1:], written()) == (["ended"], ["left in order"])
 
 
-def test_what_outlives_the_job_in_a_loop_of_its_own_has_no_database_calls_of_that_job(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_context_outliving_job(work: Work) -> None:
+    """In a loop of its own it has no database calls of that job."""
     kept: list[Context] = []
     count = sync_to_async(Customer.objects.count)
 
@@ -282,17 +241,14 @@ def test_what_outlives_the_job_in_a_loop_of_its_own_has_no_database_calls_of_tha
         assert await count() == 0
         kept.append(copy_context())
 
-    hooks.coroutine = handler
-    tasks.async_store.enqueue(store_id=stores[0])
-    with running_coroutines(process_id) as (lane, _):
-        lane.start(claim(process_id))
+    with work.in_lane(handler, tasks.async_store):
+        pass
     with ThreadPoolExecutor(1) as executor, pytest.raises(RuntimeError, match="The job has ended"):
-        executor.submit(kept[0].run, asyncio.run, count()).result(10)
+        executor.submit(kept[0].run, asyncio.run, count()).result(LIMIT_S)
 
 
-def test_a_task_that_was_started_in_an_empty_context_serves_the_next_job_too(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_task_in_empty_context(work: Work) -> None:
+    """It is of no job, and serves the next one too."""
     asked: asyncio.Queue[asyncio.Future[UUID | None]]
     readers: list[asyncio.Task[None]] = []
     answers: list[UUID | None] = []
@@ -309,41 +265,37 @@ def test_a_task_that_was_started_in_an_empty_context_serves_the_next_job_too(
             readers.append(loop.create_task(read_for_ever(), context=Context()))
         answer: asyncio.Future[UUID | None] = loop.create_future()
         asked.put_nowait(answer)
-        answers.append(await asyncio.wait_for(answer, 10))
+        answers.append(await asyncio.wait_for(answer, LIMIT_S))
 
-    hooks.coroutine = handler
-    for store_id in stores[:2]:
-        tasks.async_store.enqueue(store_id=store_id)
+    for store in range(2):
+        work.add(handler, tasks.async_store, store=store)
     try:
-        assert [type(outcome) for outcome in run_due(process_id)] == [Succeeded, Succeeded]
+        assert [type(outcome) for outcome in work.run_due()] == [Succeeded, Succeeded]
         assert answers == [None, None]
     finally:
         readers[0].get_loop().call_soon_threadsafe(readers[0].cancel)
 
 
-def test_a_task_left_running_that_continues_when_cancelled_is_cancelled_again(
-    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch, busy: Busy
-) -> None:
-    monkeypatch.setattr(tasks.async_system, "timeouts", Timeouts(timeout=SHORT))
+def test_leftover_task_is_cancelled_again(work: Work, limit_runs: Callable[..., None], busy: Busy) -> None:
+    """It went on when it was cancelled first."""
+    limit_runs(timeout=SHORT)
     tasks_left: list[asyncio.Task[None]] = []
 
     async def go_on() -> None:
         await swallow()
-        await asyncio.sleep(60)
+        await wait()
 
     async def handler(**_: object) -> None:
         tasks_left.append(asyncio.create_task(go_on()))
         await asyncio.sleep(0)
         busy.set()
 
-    run_on_thread(handler, tasks.async_system)
-    assert seen(ROWS) == [("queued", 1, None)]
+    work.run_on_thread(handler, tasks.async_system)
+    assert rows() == [("queued", 1, None)]
     assert tasks_left[0].cancelled()
 
 
-def test_a_handler_that_cancels_every_task_of_the_loop_ends_no_job_before_it_has_ended(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_handler_cancels_all_tasks(work: Work) -> None:
     """The other job fails, since its task was cancelled; it is not given back while it still cleans up."""
     inside = asyncio.Event()
     found: list[int] = []
@@ -357,32 +309,27 @@ def test_a_handler_that_cancels_every_task_of_the_loop_ends_no_job_before_it_has
             return
         try:
             inside.set()
-            await asyncio.sleep(60)
+            await wait()
         finally:
             await asyncio.sleep(0.1)
             await add("cleaned up")
-            [(running,)] = await sync_to_async(seen)(
-                "SELECT count(*) FROM salon_jobs_job WHERE state = 'running' AND store_id = %s", store_id
-            )
-            found.append(running)
+            running = "SELECT count(*) FROM salon_jobs_job WHERE state = 'running' AND store_id = %s"
+            found.append((await sync_to_async(seen)(running, store_id))[0][0])
 
-    hooks.coroutine = handler
     for number in range(2):
-        tasks.async_store.enqueue(store_id=stores[number], number=number)
-    assert Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default").run()
+        work.add(handler, tasks.async_store, store=number, number=number)
+    work.burst(concurrency=2)
     assert (found, written()) == ([1], ["cleaned up"])
-    assert seen(ROWS) == [("queued", 1, None)]
-    assert seen(ERRORS) == [(1, "asyncio.exceptions.CancelledError", "")]
+    assert rows() == [("queued", 1, None)]
+    assert errors() == [(1, "asyncio.exceptions.CancelledError", "")]
 
 
-def test_an_async_generator_that_another_job_collects_ends_as_the_one_that_began_it(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
-    """In a cycle, it lives until the garbage collector runs, during the next job or another one at the same time."""
+def test_async_generator_collected_by_another_job(work: Work) -> None:
+    """In a cycle, it lives until the garbage collector runs; it ends as the job that began it."""
     both, ended = asyncio.Barrier(2), asyncio.Event()
     ended_as: list[object] = []
 
-    async def rows() -> AsyncGenerator[int]:
+    async def numbers() -> AsyncGenerator[int]:
         try:
             yield 1
         finally:
@@ -392,7 +339,7 @@ def test_an_async_generator_that_another_job_collects_ends_as_the_one_that_began
 
     async def handler(store_id: UUID, number: int) -> None:
         if number == 0:
-            generator = rows()
+            generator = numbers()
             assert await anext(generator) == 1
             cycle: list[object] = [generator]
             cycle.append(cycle)
@@ -402,19 +349,18 @@ def test_an_async_generator_that_another_job_collects_ends_as_the_one_that_began
             gc.collect()
         await ended.wait()
 
-    hooks.coroutine = handler
     for number in range(2):
-        tasks.async_store.enqueue(store_id=stores[number], number=number)
+        work.add(handler, tasks.async_store, store=number, number=number)
     gc.disable()
     try:
-        assert Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default").run()
+        work.burst(concurrency=2)
     finally:
         gc.enable()
-    assert ended_as == [stores[0]]
-    assert seen("SELECT store_id FROM customer WHERE name = 'ended'") == [(stores[0],)]
+    assert ended_as == [work.stores[0]]
+    assert seen("SELECT store_id FROM customer WHERE name = 'ended'") == [(work.stores[0],)]
 
 
-def test_the_next_job_on_the_thread_does_not_find_the_loop(database: None, hooks: tasks.Hooks, process_id: int) -> None:
+def test_next_job_finds_no_loop(work: Work) -> None:
     loops: list[object] = []
 
     async def look(**_: object) -> None:
@@ -424,11 +370,10 @@ def test_the_next_job_on_the_thread_does_not_find_the_loop(database: None, hooks
         await look()
         await sync_to_async(async_to_sync(look))()
 
-    hooks.coroutine = handler
-    hooks.system = lambda **_: async_to_sync(look)()
-    tasks.async_system.using(priority=-1).enqueue()
-    tasks.system.enqueue()
-    assert [type(outcome) for outcome in run_due(process_id)] == [Succeeded, Succeeded]
+    work.add(handler, tasks.async_system.using(priority=-1))
+    work.add(None, tasks.system)
+    work.hooks.system = lambda **_: async_to_sync(look)()
+    assert [type(outcome) for outcome in work.run_due()] == [Succeeded, Succeeded]
     assert loops[0] is loops[1]
     assert loops[2] is not loops[0]
 
@@ -451,7 +396,7 @@ async def _perform_inside() -> object:
     [async_to_sync(sync_to_async(partial(perform_job, tasks.async_system))), lambda: asyncio.run(_perform_inside())],
     ids=["in async_to_sync", "in a thread sensitive context"],
 )
-def test_it_waits_for_no_thread_that_waits_for_it(
+def test_no_wait_for_a_waiting_thread(
     monkeypatch: pytest.MonkeyPatch, hooks: tasks.Hooks, context: type, perform: Callable[[], object]
 ) -> None:
     ran_on: list[threading.Thread] = []
@@ -459,19 +404,16 @@ def test_it_waits_for_no_thread_that_waits_for_it(
     async def handler(**_: object) -> None:
         await sync_to_async(lambda: ran_on.append(threading.current_thread()))()
 
-    def test() -> None:
-        perform()
-        ended.set()
-
     hooks.coroutine = handler
-    ended = threading.Event()
     monkeypatch.setattr("salon_jobs.db.internals.ThreadSensitiveContext", context)
-    threading.Thread(target=test, daemon=True).start()
-    assert ended.wait(10)
+    thread = threading.Thread(target=perform, daemon=True)
+    thread.start()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
     assert len(ran_on) == 1
 
 
-def test_finish_commits_together_with_the_last_transaction(run_here: RunHere, stores: list[UUID]) -> None:
+def test_finish_in_last_transaction(work: Work) -> None:
     refused: list[object] = []
 
     @sync_to_async
@@ -487,16 +429,12 @@ def test_finish_commits_together_with_the_last_transaction(run_here: RunHere, st
             refused.append(error)
         await end()
 
-    outcome = run_here(handler, tasks.async_store)
-    assert isinstance(outcome, Succeeded)
-    assert outcome.finished
+    assert work.run(handler, tasks.async_store) == Succeeded(finished=True)
     assert len(refused) == 1
-    assert seen("SELECT id FROM store WHERE name = 'written'") == [(stores[0],)]
+    assert seen("SELECT id FROM store WHERE name = 'written'") == [(work.stores[0],)]
 
 
-def test_a_def_that_returns_something_to_await_is_an_error(
-    database: None, process_id: int, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_plain_function_returning_awaitable(process_id: int, recwarn: pytest.WarningsRecorder) -> None:
     async def inner() -> None: ...
 
     @task(name="test-declared-here")
@@ -522,7 +460,7 @@ class AsyncTasksInTestCase(TestCase):
             Store.objects.create(id=self.store_id, name="Salon of the test")
         self.addCleanup(tasks.hooks.reset)
 
-    def test_they_run_on_the_tests_connection(self) -> None:
+    def test_testing_kit_runs_coroutines(self) -> None:
         found: list[object] = []
 
         async def handler(**_: object) -> None:

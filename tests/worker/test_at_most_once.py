@@ -1,4 +1,4 @@
-"""Tests that a run of a task declared at_most_once is never repeated, however it is cut short."""
+"""A run of a task declared at_most_once is never repeated, however it is cut short."""
 
 from __future__ import annotations
 
@@ -21,20 +21,9 @@ from salon_jobs.worker.executor import execute
 from salon_jobs.worker.in_flight import InFlightRun
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
-from tests.support import (
-    another_process,
-    change,
-    claim,
-    event_fields,
-    job_row,
-    leases_of,
-    rescuer,
-    run_due,
-    run_on_threads,
-    running_job,
-    seen,
-)
+from tests.support import another_process, change, claim, leases_of, rescuer, running_job, seen
 from tests.worker.effects import write, written
+from tests.worker.work import Work, errors, states
 
 
 @pytest.fixture
@@ -57,47 +46,34 @@ def end_of(job_id: int) -> tuple[Any, ...]:
     return row
 
 
-def errors() -> list[tuple[Any, ...]]:
-    return seen("SELECT job_id, attempt, code, error_class FROM salon_jobs_job_error ORDER BY id")
-
-
 NOT_REPEATED = "salon_jobs.core.errors.NotRepeated"
 
 
-def test_a_run_of_any_kind_that_ends_by_itself_leaves_nothing(stores: list[UUID], process_id: int) -> None:
-    for declared in (tasks.once, tasks.once_async):
-        declared.enqueue()
-    for in_store in (tasks.once_in_store, tasks.once_outside):
-        in_store.enqueue(store_id=stores[0])
-    run_on_threads(process_id)
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+def test_success_leaves_nothing(work: Work) -> None:
+    for declared in (tasks.once, tasks.once_async, tasks.once_in_store, tasks.once_outside):
+        work.add(None, declared)
+    work.run_on_thread()
+    assert states() == []
 
 
-def test_it_begins_durably_before_the_handler_and_only_once(
-    stores: list[UUID], process_id: int, hooks: tasks.Hooks
-) -> None:
+def test_run_begins_once(work: Work) -> None:
+    """It begins before the handler, durably."""
     settings: list[Any] = []
 
     def look(**_: object) -> None:
         # From another session: what it sees is committed.
         settings.extend(seen("SELECT begun_once_at IS NOT NULL FROM salon_jobs_job"))
 
-    hooks.store = look
-    handle = tasks.once_in_store.enqueue(store_id=stores[0])
-    [job] = claim(process_id)
-    first = running_job(job, process_id)
+    first = running_job(work.claim_one(look, tasks.once_in_store), work.process_id)
     assert isinstance(execute(first), Succeeded)
-    assert settings == [(True,)]
-    assert job_row(handle.id) is None
+    assert (settings, states()) == ([(True,)], [])
     tasks.once.enqueue()
-    job = begin(process_id)
-    assert isinstance(execute(running_job(job, process_id)), Lost), "the answer to a second beginning"
+    job = begin(work.process_id)
+    assert isinstance(execute(running_job(job, work.process_id)), Lost), "the answer to a second beginning"
 
 
 @pytest.mark.parametrize(("session", "at_commit"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])
-def test_the_beginning_waits_for_the_disk_whatever_the_session_says(
-    process_id: int, session: str, at_commit: str
-) -> None:
+def test_beginning_waits_for_disk(process_id: int, session: str, at_commit: str) -> None:
     tasks.once.enqueue()
     [job] = claim(process_id)
     change(
@@ -119,23 +95,20 @@ def test_the_beginning_waits_for_the_disk_whatever_the_session_says(
 
 
 @pytest.mark.parametrize("charged", [None, "it", "none"])
-def test_a_run_whose_process_died_fails_and_is_not_repeated(
-    enqueued: int, process_id: int, charged: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    begin(process_id)
+def test_run_of_dead_process_fails(enqueued: int, work: Work, charged: str | None) -> None:
+    """It is not repeated, whether or not the process is known to have started it."""
+    begin(work.process_id)
     known = None if charged is None else [enqueued] * (charged == "it")
-    assert rescue_process(
-        process_id, None, end="was killed by SIGKILL", charged=known, using="default"
-    ) == RescueCounts(1, 0, 1)
+    assert rescue_process(work.process_id, None, charged=known, using="default") == RescueCounts(1, 0, 1)
     rescues = 0 if charged == "none" else 1
     assert end_of(enqueued) == ("failed", "JOB.NOT_REPEATED", 1, rescues, None, NOT_REPEATED)
-    assert errors() == [(enqueued, 1, "JOB.NOT_REPEATED", NOT_REPEATED)]
-    [fields] = event_fields(caplog, "job_failed")
+    assert errors() == [(1, NOT_REPEATED, "JOB.NOT_REPEATED")]
+    [fields] = work.fields("job_failed")
     assert (fields["code"], fields["attempt"]) == ("JOB.NOT_REPEATED", 1)
     assert rescuer().run_once() == RescueCounts()
 
 
-def test_a_job_that_had_not_begun_is_queued_again_however_often_its_processes_die(enqueued: int) -> None:
+def test_job_not_begun_is_requeued(enqueued: int) -> None:
     for _ in range(4):
         process = another_process()
         assert len(claim(process)) == 1
@@ -153,55 +126,51 @@ def test_a_job_that_had_not_begun_is_queued_again_however_often_its_processes_di
     ],
     ids=["error", "snooze", "discard"],
 )
-def test_whatever_it_raises_is_the_end_also_of_a_row_of_an_older_release_that_allowed_attempts(
-    enqueued: int, process_id: int, hooks: tasks.Hooks, error: Exception, state: str, reason: str
-) -> None:
+def test_raised_exception_is_the_end(work: Work, error: Exception, state: str, reason: str) -> None:
+    """It is so for the row of an older release that allowed attempts, too."""
+
     def end(**_: object) -> None:
         raise error
 
-    hooks.system = end
+    job_id = work.add(end, tasks.once)
     change("UPDATE salon_jobs_job SET max_attempts = 25")
-    run_due(process_id)
-    assert end_of(enqueued)[:3] == (state, reason, 1)
+    work.run_due()
+    assert end_of(job_id)[:3] == (state, reason, 1)
 
 
 @pytest.mark.parametrize(("kind", "reason"), [(Interrupted, "JOB.NOT_REPEATED"), (TimedOut, "JOB.TIMED_OUT")])
-def test_an_interrupt_is_the_end_and_effects_in_the_transaction_are_rolled_back(
-    stores: list[UUID], process_id: int, hooks: tasks.Hooks, kind: type[Interrupted], reason: str
-) -> None:
-    def interrupted(store_id: UUID, number: int) -> None:
+def test_interrupt_is_the_end(work: Work, kind: type[Interrupted], reason: str) -> None:
+    """Effects in the transaction are rolled back."""
+
+    def interrupted(**_: object) -> None:
         write()
         current_job().interrupted_by = kind
         raise kind
 
-    hooks.store = interrupted
-    handle = tasks.once_in_store.enqueue(store_id=stores[0])
-    run_due(process_id)
-    assert end_of(handle.id)[:3] == ("failed", reason, 1)
+    job_id = work.add(interrupted, tasks.once_in_store)
+    work.run_due()
+    assert end_of(job_id)[:3] == ("failed", reason, 1)
     assert written() == []
 
 
-def test_a_run_for_which_its_process_was_killed_has_timed_out(enqueued: int, process_id: int) -> None:
+def test_killed_run_has_timed_out(enqueued: int, process_id: int) -> None:
     job = begin(process_id)
     overdue = [InFlightRun(0, job.id, job.lease, 100.0, 101.5)]
     rescue_process(process_id, None, charged=[], overdue=overdue, using="default")
     assert end_of(enqueued)[:3] == ("failed", "JOB.TIMED_OUT", 1)
 
 
-def test_a_cancelled_run_is_cancelled(enqueued: int, process_id: int) -> None:
+def test_cancelled_run_is_cancelled(enqueued: int, process_id: int) -> None:
     begin(process_id)
     control.cancel_jobs([enqueued], using="default")
     rescue_process(process_id, None, using="default")
     assert end_of(enqueued)[:2] == ("cancelled", "cancelled")
 
 
-def test_a_beginning_that_the_database_refused_is_no_beginning(
-    process_id: int, hooks: tasks.Hooks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_beginning_is_none(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even one that was committed, and whose answer was lost."""
     began: list[str] = []
-    hooks.system = lambda **arguments: began.append(arguments["note"])
-    handle = tasks.once.enqueue(note="ran")
+    job_id = work.add(lambda **given: began.append(given["note"]), tasks.once, note="ran")
     begin_once = Leases.begin_once
 
     def lose_the_answer(leases: Leases, job: ClaimedJob) -> bool:
@@ -210,15 +179,14 @@ def test_a_beginning_that_the_database_refused_is_no_beginning(
 
     with monkeypatch.context() as patched:
         patched.setattr(Leases, "begin_once", lose_the_answer)
-        [outcome] = run_due(process_id)
-    assert outcome == Released(begun=False)
-    assert end_of(handle.id) == ("queued", "", 0, 0, None, None)
+        assert work.run_due() == [Released(begun=False)]
+    assert end_of(job_id) == ("queued", "", 0, 0, None, None)
     assert began == []
-    run_due(process_id)
+    work.run_due()
     assert began == ["ran"]
 
 
-def test_no_statement_queues_again_what_has_begun(enqueued: int, process_id: int) -> None:
+def test_begun_job_is_never_requeued(enqueued: int, process_id: int) -> None:
     job = begin(process_id)
     assert leases_of(process_id).requeue([(job.id, job.lease)]) == {}
     assert leases_of(process_id).give_back([(job.id, job.lease)]) == []
@@ -226,7 +194,7 @@ def test_no_statement_queues_again_what_has_begun(enqueued: int, process_id: int
         change("UPDATE salon_jobs_job SET state = 'queued', leased_by = NULL")
 
 
-def test_an_operator_may_have_it_run_again(enqueued: int, process_id: int) -> None:
+def test_operator_runs_it_again(enqueued: int, process_id: int) -> None:
     begin(process_id)
     rescue_process(process_id, None, using="default")
     assert control.retry_jobs([enqueued], using="default")[0].changed
@@ -236,7 +204,7 @@ def test_an_operator_may_have_it_run_again(enqueued: int, process_id: int) -> No
     assert end_of(enqueued)[:3] == ("failed", "JOB.NOT_REPEATED", 2)
 
 
-def test_every_way_to_enqueue_gives_it_one_attempt(stores: list[UUID], process_id: int) -> None:
+def test_every_enqueue_gives_one_attempt(stores: list[UUID], process_id: int) -> None:
     tasks.once.enqueue()
     tasks.once.enqueue_many([tasks.once.call(note="many")])
     enqueue_job("test-once", {"note": "by name"})
@@ -246,7 +214,7 @@ def test_every_way_to_enqueue_gives_it_one_attempt(stores: list[UUID], process_i
     assert seen("SELECT options ->> 'max_attempts' FROM salon_jobs_follow_up") == [("1",)]
 
 
-def test_it_drains_in_a_test(stores: list[UUID]) -> None:
+def test_drain_in_test(stores: list[UUID]) -> None:
     tasks.once.enqueue()
     tasks.once_in_store.enqueue(store_id=stores[0])
     assert [type(job.outcome) for job in drain_jobs()] == [Succeeded, Succeeded]
@@ -256,12 +224,12 @@ def test_it_drains_in_a_test(stores: list[UUID]) -> None:
     "options",
     [{"max_attempts": 2}, {"retry_on": (OSError,)}, {"backoff": object()}, {"at_most_once": 1}, {"at_most_once": None}],
 )
-def test_what_contradicts_it_is_refused(options: dict[str, Any]) -> None:
+def test_contradicting_option_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionInvalid, match=next(iter(options))):
         task(**cast("Any", {"name": "test-refused", "at_most_once": True, **options}))
 
 
-def test_chunks_and_another_number_of_attempts_for_one_enqueue_are_refused() -> None:
+def test_contradicting_enqueue_is_refused() -> None:
     with pytest.raises(OptionInvalid, match="chunk=10"):
         store_task(name="test-refused", chunk=10, at_most_once=True)
     with pytest.raises(OptionInvalid, match="max_attempts=3"):
@@ -272,7 +240,7 @@ def test_chunks_and_another_number_of_attempts_for_one_enqueue_are_refused() -> 
     assert "test-refused" not in registry.task_names()
 
 
-def test_an_end_that_nobody_writes_is_written_by_the_sweep(process_id: int) -> None:
+def test_sweep_writes_missing_end(process_id: int) -> None:
     handle = tasks.once.enqueue()
     job = begin(process_id)
     assert leases_of(process_id).begun_once() == {(job.id, job.lease)}

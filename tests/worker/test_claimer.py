@@ -1,10 +1,11 @@
-"""Tests of fair claims and limits, as the worker role, also among several processes."""
+"""Fair claims, limits of rows and declared limits, as the worker role, also among several processes."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -13,16 +14,25 @@ from uuid import UUID
 
 import pytest
 from django.db import OperationalError, ProgrammingError, connection, connections, transaction
+from django.test import override_settings
 
+from salon_jobs import fan_out
+from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db import statements
-from salon_jobs.jobs.limits import limit, pause, resume
+from salon_jobs.jobs.limits import limit, load_limits, pause, resume
+from salon_jobs.jobs.pruning import Pruner
+from salon_jobs.jobs.task import Task
 from salon_jobs.worker import fair_claim, group_scanner
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import Claim
 from salon_jobs.worker.group_scanner import STORES_PER_SCAN, ScanPage
 from salon_jobs.worker.worker import Worker, WorkerOptions
-from tests.support import another_process, change, finish, leases_of, new_store_id, seen
+from tests import tasks
+from tests.settings import SALON_JOBS
+from tests.support import another_process, change, elsewhere, finish, leases_of, new_store_id, seen
+from tests.waiting import LIMIT_S, eventually
+from tests.worker.conftest import Declare
 
 pytestmark = pytest.mark.usefixtures("limits_and_groups_at_once")
 
@@ -38,11 +48,20 @@ def add(count: int, store_id: UUID | None, *, task: str = "test-store", **column
     )
 
 
+@pytest.fixture
+def claimer(process_id: int) -> Claimer:
+    return claimer_of(process_id)
+
+
+def claimer_of(process_id: int) -> Claimer:
+    return Claimer(leases_of(process_id), None)
+
+
 def by_store(jobs: list[ClaimedJob]) -> Counter[UUID | None]:
     return Counter(job.store_id for job in jobs)
 
 
-def test_a_prepared_claim_is_prepared_again_after_its_session_lost_it(process_id: int, stores: list[UUID]) -> None:
+def test_lost_statement_is_prepared_again(process_id: int, stores: list[UUID]) -> None:
     add(3, stores[0])
 
     def claimed() -> int:
@@ -58,11 +77,10 @@ def test_a_prepared_claim_is_prepared_again_after_its_session_lost_it(process_id
     assert claimed() == 1
 
 
-def test_a_store_with_a_backlog_leaves_the_others_their_share(process_id: int, stores: list[UUID]) -> None:
+def test_backlog_leaves_other_stores_their_share(claimer: Claimer, stores: list[UUID]) -> None:
     big, small, _ = stores
     add(500, big)
     add(10, small)
-    claimer = Claimer(leases_of(process_id), None)
     first = claimer.claim(20)
     assert by_store(first.jobs) == {big: 20}, "what came first is due first, until a backlog shows"
     second = claimer.claim(40)
@@ -70,11 +88,10 @@ def test_a_store_with_a_backlog_leaves_the_others_their_share(process_id: int, s
     assert first.again_in_s == second.again_in_s == 0, "the big store gave all it was asked for"
 
 
-def test_more_stores_than_one_scan_lists_are_all_served(process_id: int, database: None) -> None:
+def test_more_stores_than_one_scan_lists(claimer: Claimer, database: None) -> None:
     everyone = [new_store_id() for _ in range(STORES_PER_SCAN * 2 + 5)]
     for store_id in everyone:
         add(2, store_id)
-    claimer = Claimer(leases_of(process_id), None)
     claimer.claim(1)
     claimed: list[ClaimedJob] = []
     for _ in range(20):
@@ -86,18 +103,17 @@ def test_more_stores_than_one_scan_lists_are_all_served(process_id: int, databas
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE state = 'queued'") == [(0,)]
 
 
-def test_priority_decides_within_a_store(process_id: int, stores: list[UUID]) -> None:
+def test_priority_within_store(claimer: Claimer, stores: list[UUID]) -> None:
     add(30, stores[0], priority=5)
     add(30, stores[0], priority=-5)
     add(1, stores[1])
-    claimer = Claimer(leases_of(process_id), None)
     claimer.claim(1)
     claimed = claimer.claim(10).jobs
     assert by_store(claimed) == {stores[0]: 5, stores[1]: 1}
     assert {job.priority for job in claimed if job.store_id == stores[0]} == {-5}
 
 
-def test_jobs_due_later_and_unknown_or_unserved_ones_are_left_alone(process_id: int, stores: list[UUID]) -> None:
+def test_later_unknown_and_unserved_jobs(process_id: int, stores: list[UUID]) -> None:
     add(5, stores[0], run_at="2999-01-01T00:00:00Z")
     add(5, stores[0], queue="mail")
     add(5, stores[0], task="nobody-knows-it")
@@ -106,23 +122,22 @@ def test_jobs_due_later_and_unknown_or_unserved_ones_are_left_alone(process_id: 
 
 
 @pytest.mark.parametrize("kind", ["queue", "task", "store_id"])
-def test_a_queue_a_task_and_a_store_can_be_paused_and_resumed(kind: str, process_id: int, stores: list[UUID]) -> None:
+def test_pause_and_resume(kind: str, claimer: Claimer, stores: list[UUID]) -> None:
     add(3, stores[0])
     add(3, stores[1], task="test-keyed", queue="mail")
     named = {"queue": "mail", "task": "test-keyed", "store_id": stores[1]}[kind]
     pause(**{kind: named})  # type: ignore[arg-type]
-    claimer = Claimer(leases_of(process_id), None)
     assert by_store(claimer.claim(10).jobs) == {stores[0]: 3}
     assert claimer.claim(10) == Claim([], None), "nothing that is due may run"
     resume(**{kind: named})  # type: ignore[arg-type]
     assert by_store(claimer.claim(10).jobs) == {stores[1]: 3}
 
 
-def test_max_concurrency_counts_the_running_jobs_of_all_processes(process_id: int, stores: list[UUID]) -> None:
+def test_max_concurrency_over_all_processes(process_id: int, stores: list[UUID]) -> None:
     add(10, stores[0])
     add(10, stores[1])
     limit(task="test-store", max_concurrency=4)
-    here, there = Claimer(leases_of(process_id), None), Claimer(leases_of(another_process()), None)
+    here, there = claimer_of(process_id), claimer_of(another_process())
     first = here.claim(3).jobs
     second = there.claim(10)
     assert (len(first), len(second.jobs)) == (3, 1)
@@ -134,29 +149,28 @@ def test_max_concurrency_counts_the_running_jobs_of_all_processes(process_id: in
     assert len(there.claim(20).jobs) == 15
 
 
-def test_a_rate_limit_is_a_bucket_that_all_processes_share(process_id: int, stores: list[UUID]) -> None:
+def test_rate_over_all_processes(process_id: int, stores: list[UUID]) -> None:
     add(100, stores[0], queue="mail")
     limit(queue="mail", rate=5)
-    here, there = Claimer(leases_of(process_id), None), Claimer(leases_of(another_process()), None)
+    here, there = claimer_of(process_id), claimer_of(another_process())
     assert len(here.claim(10).jobs) == 5, "one second's worth, however long it was quiet"
     change("DELETE FROM salon_jobs_rate")
-    limit(queue="mail", rate="1/m", burst=5)  # the rest takes less than a minute
+    limit(queue="mail", rate="1/h", burst=5)  # the rest takes less than an hour
     assert len(here.claim(3).jobs) == 3
     assert len(there.claim(10).jobs) == 2, "the burst in all"
-    change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '179 s'")
+    change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '179 min'")
     assert len(there.claim(10).jobs) == 2
     change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() - interval '10 s'")
     assert len(there.claim(10).jobs) == 5
     limit(queue="mail", burst=12)
     change("DELETE FROM salon_jobs_rate")
-    assert len(Claimer(leases_of(another_process()), None).claim(20).jobs) == 12
+    assert len(claimer_of(another_process()).claim(20).jobs) == 12
 
 
-def test_a_scope_that_another_process_claims_in_is_left_to_it(process_id: int, stores: list[UUID]) -> None:
+def test_scope_locked_by_another_process(claimer: Claimer, stores: list[UUID]) -> None:
     add(3, stores[0])
     add(3, None)
     limit(task="test-store", max_concurrency=2)
-    claimer = Claimer(leases_of(process_id), None)
 
     def claim_elsewhere() -> Claim:
         try:
@@ -172,11 +186,8 @@ def test_a_scope_that_another_process_claims_in_is_left_to_it(process_id: int, s
     assert len(claimer.claim(10).jobs) == 2
 
 
-def test_jobs_before_the_low_water_are_found_by_the_next_scan(
-    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_before_low_water(claimer: Claimer, stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
     add(30, stores[0], run_at="2020-01-02T00:00:00Z")
-    claimer = Claimer(leases_of(process_id), None)
     claimer.claim(5)
     assert len(claimer.claim(10).jobs) == 10
     add(1, stores[0], run_at="0001-01-02T00:00:00.000001Z")
@@ -186,16 +197,13 @@ def test_jobs_before_the_low_water_are_found_by_the_next_scan(
     assert claimer.claim(5).jobs[0].run_at.year == 1
 
 
-def test_groups_that_are_slow_to_scan_are_scanned_in_the_background(
-    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_scan_in_background(claimer: Claimer, stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
     add(30, stores[0])
-    claimer = Claimer(leases_of(process_id), None)
     assert len(claimer.claim(5).jobs) == len(claimer.claim(5).jobs) == 5, "fairly, the second time"
     may_list, list_groups = threading.Event(), group_scanner.list_groups
 
     def slowly(*arguments: Any, **options: Any) -> ScanPage:
-        assert may_list.wait(10)
+        assert may_list.wait(LIMIT_S)
         return list_groups(*arguments, **options)
 
     monkeypatch.setattr(group_scanner, "list_groups", slowly)
@@ -205,15 +213,14 @@ def test_groups_that_are_slow_to_scan_are_scanned_in_the_background(
     assert by_store(claimer.claim(5).jobs) == {stores[0]: 5}, "nobody waits for the scan"
     assert claimer._fair_claim._background_scan is not None
     may_list.set()
-    claimer._fair_claim._background_scan.result(10)
+    claimer._fair_claim._background_scan.result(LIMIT_S)
     assert by_store(claimer.claim(4).jobs) == {stores[0]: 2, stores[1]: 2}
 
 
-def test_a_failed_scan_in_the_background_is_raised_once(
-    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+def test_failed_background_scan_is_raised_once(
+    claimer: Claimer, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(30, stores[0])
-    claimer = Claimer(leases_of(process_id), None)
     assert len(claimer.claim(5).jobs) == len(claimer.claim(5).jobs) == 5
     with monkeypatch.context() as patched:
         patched.setattr(group_scanner, "list_groups", Mock(side_effect=OperationalError("gone")))
@@ -221,13 +228,13 @@ def test_a_failed_scan_in_the_background_is_raised_once(
         patched.setattr(claimer._fair_claim, "_scan_at", float("-inf"))
         assert len(claimer.claim(5).jobs) == 5
         assert claimer._fair_claim._background_scan is not None
-        assert isinstance(claimer._fair_claim._background_scan.exception(10), OperationalError)
+        assert isinstance(claimer._fair_claim._background_scan.exception(LIMIT_S), OperationalError)
         with pytest.raises(OperationalError, match="gone"):
             claimer.claim(5)
     assert len(claimer.claim(5).jobs) == 5
 
 
-def test_paused_jobs_of_thousands_of_keys_hide_none_of_the_same_store(process_id: int, stores: list[UUID]) -> None:
+def test_paused_keys_hide_no_job(claimer: Claimer, stores: list[UUID]) -> None:
     change(
         "INSERT INTO salon_jobs_job (task, store_id, payload, concurrency_key)"
         " SELECT 'test-store', %s, '{}', 'k' || n FROM generate_series(1, 5000) n",
@@ -236,29 +243,24 @@ def test_paused_jobs_of_thousands_of_keys_hide_none_of_the_same_store(process_id
     add(10, stores[0], task="test-keyed")
     add(10, stores[1], task="test-keyed")
     pause(task="test-store")
-    claimer = Claimer(leases_of(process_id), None)
     claimed = claimer.claim(10).jobs + claimer.claim(10).jobs
     assert by_store(claimed) == {stores[0]: 10, stores[1]: 10}
     assert claimer.claim(10) == Claim([], None), "a burst ends, and no process claims again and again"
 
 
-def test_a_round_of_paused_stores_comes_to_its_end(
-    process_id: int, database: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_round_of_paused_stores_ends(claimer: Claimer, database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_scanner, "_SCAN_S", 0.0)
     for _ in range(STORES_PER_SCAN * 2 + 5):
         add(1, new_store_id())
     pause(task="test-store")
-    claimer = Claimer(leases_of(process_id), None)
     claims = [claimer.claim(10) for _ in range(10)]
     assert not any(claim.jobs for claim in claims)
     assert None in {claim.again_in_s for claim in claims}, "it claims again at once, for ever"
 
 
-def test_a_job_given_back_below_the_low_water_is_claimed_at_once(process_id: int, stores: list[UUID]) -> None:
+def test_job_given_back_below_low_water(claimer: Claimer, process_id: int, stores: list[UUID]) -> None:
     add(3, stores[0])
     limit(store_id=stores[0], max_concurrency=100)
-    claimer = Claimer(leases_of(process_id), None)
     first = claimer.claim(10).jobs
     assert len(first) == 3
     assert leases_of(process_id).requeue([(first[0].id, first[0].lease)])
@@ -268,14 +270,14 @@ def test_a_job_given_back_below_the_low_water_is_claimed_at_once(process_id: int
 
 
 @pytest.mark.parametrize("clock_s", [100.0, 1_000_000.0])
-def test_the_plain_claim_comes_back_whatever_the_clock_shows(
+def test_plain_claim_comes_back(
     clock_s: float, process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.05, 2.0))
     for module in ("claim", "fair_claim", "group_scanner"):
         monkeypatch.setattr(f"salon_jobs.worker.{module}.time", SimpleNamespace(monotonic=lambda: clock_s))
     add(3, stores[0])
-    claimer = Claimer(leases_of(process_id), None)
+    claimer = claimer_of(process_id)
     assert len(claimer.claim(2).jobs) == 2
     jobs, again_in_s, _ = claimer.claim(2)
     assert (len(jobs), again_in_s) == (1, None), "fairly"
@@ -284,12 +286,9 @@ def test_the_plain_claim_comes_back_whatever_the_clock_shows(
     assert len(claimer.claim(5).jobs) == 3, "in the order due: no scan hides a new one"
 
 
-def test_one_slow_claim_or_scan_hides_no_new_job(
-    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_claim_hides_no_job(claimer: Claimer, stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have waited for the processor; a worker that read claim groups from then on would not see new ones."""
     monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (60.0, 60.0))
-    claimer = Claimer(leases_of(process_id), None)
     with monkeypatch.context() as patch:
         patch.setattr("salon_jobs.worker.claim._SLOW_S", -1.0)
         claimer.claim(5)
@@ -311,14 +310,14 @@ def test_one_slow_claim_or_scan_hides_no_new_job(
         assert len(claimer.claim(5).jobs) == 3, "in the order due again"
 
 
-def test_a_prepared_claim_returns_what_another_does(process_id: int, stores: list[UUID]) -> None:
+def test_prepared_claim_returns_the_same(process_id: int, stores: list[UUID]) -> None:
     instants = {"run_at": "2020-01-01T00:00Z", "created_at": "2019-01-01T00:00Z", "tick": "2030-01-01T00:00Z"}
     add(2, stores[0], trace='{"a": "b"}', expires_at="2021-01-01T00:00Z", **instants)
     add(2, None, **{**instants, "run_at": "2020-01-02T00:00Z"})
-    tasks = ["test-store", "test-system"]
+    names = ["test-store", "test-system"]
     for queues in (["default"], None):
         ways = (False, True)
-        [plain], [prepared] = (leases_of(process_id).claim_due(tasks, 1, queues=queues, prepare=way) for way in ways)
+        [plain], [prepared] = (leases_of(process_id).claim_due(names, 1, queues=queues, prepare=way) for way in ways)
         assert plain.id != prepared.id
         assert plain == prepared._replace(id=plain.id, lease=plain.lease, due_at=plain.due_at)
         assert plain.due_at == pytest.approx(prepared.due_at, abs=10)
@@ -327,26 +326,23 @@ def test_a_prepared_claim_returns_what_another_does(process_id: int, stores: lis
         assert cursor.fetchall() == [("claim_few",)]
 
 
-def test_a_burst_ends_though_groups_are_slow_to_scan(
-    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_burst_with_slow_scans_ends(process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.0, 60.0))
     add(5, stores[0])
     worker = Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default")
-    giving_up = threading.Timer(20, worker.stop)
-    giving_up.start()
-    worker.run()
-    assert giving_up.is_alive()
-    giving_up.cancel()
+    running = threading.Thread(target=worker.run)
+    running.start()
+    running.join(LIMIT_S)
+    worker.stop()
+    assert not running.is_alive()
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
-def test_the_wait_for_a_full_limit_doubles_until_something_is_claimed(
-    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+def test_wait_for_full_limit_doubles(
+    claimer: Claimer, process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(3, stores[0])
     limit(task="test-store", max_concurrency=1)
-    claimer = Claimer(leases_of(process_id), None)
     claims = [claimer.claim(10) for _ in range(7)]
     [first] = claims[0].jobs
     waits_s = [0.025, 0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
@@ -378,10 +374,9 @@ def test_no_claim_is_compiled(process_id: int, monkeypatch: pytest.MonkeyPatch) 
     assert len(claims) == 3
 
 
-def test_a_rate_is_retried_when_its_next_job_may_start(process_id: int, stores: list[UUID]) -> None:
+def test_rate_is_retried_in_time(claimer: Claimer, stores: list[UUID]) -> None:
     add(30, stores[0])
     limit(task="test-store", rate=1)
-    claimer = Claimer(leases_of(process_id), None)
     assert len(claimer.claim(10).jobs) == 1
     waits_s: list[float | None] = []
     for _ in range(6):
@@ -397,3 +392,278 @@ def test_a_rate_is_retried_when_its_next_job_may_start(process_id: int, stores: 
             break
     assert again_in_s is not None
     assert again_in_s <= 0.1
+
+
+# Declared limits hold among several processes, and a row stands in their place
+
+
+def claimed_by(claimer: Claimer, *, times: int = 4, room: int = 40) -> list[ClaimedJob]:
+    """Claim several times; return all jobs."""
+    return [job for _ in range(times) for job in claimer.claim(room).jobs]
+
+
+def add_calls(task: Task[..., Any], stores: Iterable[UUID], lines: Iterable[str] = ("a",), count: int = 1) -> None:
+    task.enqueue_many(
+        [task.call(store_id=id_, line=line, number=n) for id_ in stores for line in lines for n in range(count)]
+    )
+
+
+def add_in_stores(stores: list[UUID], count: int) -> None:
+    tasks.in_store.enqueue_many([tasks.in_store.call(store_id=store_id) for store_id in stores] * count)
+
+
+def by_key(jobs: list[ClaimedJob]) -> Counter[str | None]:
+    keys = dict(seen("SELECT id, concurrency_key FROM salon_jobs_job"))
+    return Counter(keys[job.id] for job in jobs)
+
+
+def most_at_once(scope: str) -> int:
+    """Let four processes claim and finish, often, and return how many jobs of one scope ran at once at most."""
+
+    def claim_often(process_id: int) -> int:
+        claimer, most = claimer_of(process_id), 0
+        try:
+            for _ in range(8):
+                for job in claimer.claim(10).jobs:
+                    counts = f"SELECT count(*) FROM salon_jobs_job WHERE state = 'running' GROUP BY {scope}"
+                    most = max(most, *(running for (running,) in seen(counts)), 0)
+                    assert finish(job, process_id)
+            return most
+        finally:
+            connections.close_all()
+
+    processes = [another_process() for _ in range(4)]
+    with ThreadPoolExecutor(len(processes)) as pool:
+        return max(pool.map(claim_often, processes))
+
+
+@pytest.mark.parametrize(
+    ("options", "scope", "most"),
+    [
+        ({"max_concurrency": 3}, "task", 3),
+        ({"concurrency_key": "{line}"}, "concurrency_key", 1),
+        ({"concurrency_key": "{line}", "key_concurrency": 2, "max_concurrency": 9}, "concurrency_key", 2),
+        ({"concurrency_key": "{store_id}:{line}", "max_concurrency": 4}, "task", 4),
+        ({}, "store_id", 2),
+    ],
+    ids=["task", "key", "several of a key", "task with keys", "store, by the setting"],
+)
+def test_concurrent_claims_keep_declared_limit(
+    declare: Declare, stores: list[UUID], options: dict[str, Any], scope: str, most: int
+) -> None:
+    add_calls(declare(**options), stores, "abcd", 3)
+    with override_settings(SALON_JOBS={**SALON_JOBS, "STORE_CONCURRENCY": None if options else 2}):
+        assert most_at_once(scope) == most
+    assert seen("SELECT count(*) FROM salon_jobs_job")[0][0] < 36
+
+
+@pytest.mark.parametrize("kind", ["task", "store"])
+def test_concurrent_claims_keep_limit_of_row(stores: list[UUID], kind: str) -> None:
+    limit(task="test-store", max_concurrency=4)
+    limit(store_id=stores[0], max_concurrency=1)
+    add_in_stores(stores, 12)
+    scope, most = ("task", 4) if kind == "task" else (f"store_id HAVING store_id = '{stores[0]}'", 1)
+    assert most_at_once(scope) == most
+
+
+def test_workers_keep_declared_limits(declare: Declare, stores: list[UUID], hooks: tasks.Hooks) -> None:
+    """They come to an end, too."""
+    add_calls(declare(max_concurrency=4, concurrency_key="{line}"), stores, "abcdef", 3)
+    running, guard, seen_at_once = Counter[str](), threading.Lock(), Counter[str]()
+
+    def count(line: str, **_: object) -> None:
+        with guard:
+            running.update([line, "all"])
+            for name in (line, "all"):
+                seen_at_once[name] = max(seen_at_once[name], running[name])
+        connections["owner"].close()
+        with guard:
+            running.subtract([line, "all"])
+
+    hooks.store = count
+    workers = [Worker(another_process(), WorkerOptions(concurrency=4, burst=True), using="default") for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        for run in [elsewhere(pool, worker.run) for worker in workers]:
+            assert run.result(LIMIT_S)
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    assert seen_at_once.pop("all") <= 4
+    assert set(seen_at_once.values()) == {1}
+
+
+def test_own_free_place_is_taken_at_once(
+    declare: Declare, stores: list[UUID], hooks: tasks.Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place that a job of this process leaves is taken before the next look."""
+    monkeypatch.setattr(fair_claim, "LIMIT_WAIT_S", (0.025, 2 * LIMIT_S))
+    add_calls(declare(max_concurrency=1), stores[:1], count=2)
+    worker = Worker(another_process(), WorkerOptions(concurrency=4, burst=True), using="default")
+    gate, started = threading.Event(), threading.Semaphore(0)
+
+    def wait(**_: object) -> None:
+        started.release()
+        assert gate.wait(LIMIT_S)
+
+    def waits_long() -> bool:
+        worker._threads_lane.claimer._fair_claim._limit_wait_s = 2 * LIMIT_S
+        return worker._last_claim.again_in_s == 2 * LIMIT_S
+
+    hooks.store = wait
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        assert started.acquire(timeout=LIMIT_S)
+        eventually(waits_long)
+        gate.set()
+        assert started.acquire(timeout=LIMIT_S), "it waits for the look that is due"
+    finally:
+        gate.set()
+        worker.stop()
+        thread.join(LIMIT_S)
+    assert not thread.is_alive()
+
+
+def test_row_replaces_declared_limit(declare: Declare, claimer: Claimer, stores: list[UUID]) -> None:
+    add_calls(declare(max_concurrency=2), stores, count=10)
+
+    def claimed() -> int:
+        return len(claimed_by(claimer, times=2, room=30))
+
+    assert claimed() == 2
+    limit(task="test-declared", max_concurrency=5)
+    assert claimed() == 3
+    limit(task="test-declared", max_concurrency=None)
+    assert claimed() == 0, "as declared: two, and five run"
+    pause(task="test-declared")
+    resume(task="test-declared")
+    assert claimed() == 0, "a pause leaves a row, and what is declared as it is"
+    limit(task="test-declared", lift=True)
+    assert claimed() == 25
+
+
+def test_limit_of_one_key(declare: Declare, claimer: Claimer, stores: list[UUID]) -> None:
+    task = declare(concurrency_key="{line}")
+    add_calls(task, stores, ("visa", "amex", "cash"), 2)
+    task.using(concurrency_key="mine").enqueue_many([task.call(store_id=stores[0], line="visa")] * 2)
+    limit(task="test-declared", key="visa", max_concurrency=3)
+    limit(task="test-declared", key="cash", lift=True)
+    assert by_key(claimed_by(claimer)) == {"visa": 3, "amex": 1, "cash": 6, "mine": 1}
+
+
+@override_settings(SALON_JOBS={**SALON_JOBS, "STORE_CONCURRENCY": 2})
+def test_row_replaces_store_setting(claimer: Claimer, stores: list[UUID]) -> None:
+    """Jobs of no store have no limit."""
+    add_in_stores(stores, 4)
+    tasks.system.enqueue_many([tasks.system.call()] * 4)
+    limit(store_id=stores[0], max_concurrency=3)
+    limit(store_id=stores[1], lift=True)
+    found = Counter(job.store_id for job in claimed_by(claimer))
+    assert found == {stores[0]: 3, stores[1]: 4, stores[2]: 2, None: 4}
+
+
+def test_keys_of_fan_out(declare: Declare, claimer: Claimer, stores: list[UUID]) -> None:
+    """They are limited store by store."""
+    task = declare(concurrency_key="{store_id}")
+    for number in range(3):
+        fan_out(task, number=number)
+    assert by_key(claimed_by(claimer)) == {str(id_): 1 for id_ in stores}
+
+
+def test_claim_locks_few_keys(
+    declare: Declare, claimer: Claimer, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It locks no more keys than it reads groups, and full ones take no slot."""
+    monkeypatch.setattr(fair_claim, "GROUPS_PER_CLAIM", 6)
+    locked: list[int] = []
+    lock_scopes = fair_claim.lock_scopes
+
+    def counted(scopes: Iterable[str], *, using: str) -> set[str]:
+        found = lock_scopes(scopes, using=using)
+        locked.append(len(found))
+        return found
+
+    monkeypatch.setattr(fair_claim, "lock_scopes", counted)
+    add_calls(declare(concurrency_key="{line}", priority=-1), stores[:1], map(str, range(20)), 2)
+    tasks.in_store.enqueue(store_id=stores[0])
+    claimed = claimed_by(claimer, times=5)
+    assert max(locked) == 6
+    assert Counter(job.task for job in claimed) == {"test-declared": 20, "test-store": 1}
+
+
+def test_rate_of_each_key(declare: Declare, claimer: Claimer, stores: list[UUID]) -> None:
+    """Each has its own bucket, which all processes share."""
+    task = declare(concurrency_key="{line}", key_rate="1/h", burst=2)  # all of it takes less than an hour
+    add_calls(task, stores[:1], ("visa", "amex"), 9)
+    add_calls(task, stores[:1], ("cash",), 1)
+    there = claimer_of(another_process())
+    found = [job for each in (claimer, there, claimer) for job in each.claim(30).jobs]
+    assert by_key(found) == {"visa": 2, "amex": 2, "cash": 1}, "any number of a key run at once, as the rate allows"
+    buckets = "SELECT scope FROM salon_jobs_rate ORDER BY scope"
+    assert seen(buckets) == [(f"key:test-declared:{key}",) for key in ("amex", "cash", "visa")]
+    change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '59 min' WHERE scope ~ 'visa'")
+    assert by_key(claimer.claim(30).jobs) == {"visa": 1}
+    change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() - interval '1 s'")
+    assert Pruner(using="default").run_once().deleted["rates"] == 3
+    assert by_key(there.claim(30).jobs) == {"visa": 2, "amex": 2}, "no bucket is a full one"
+
+
+def test_declared_rate_and_burst(declare: Declare, process_id: int, stores: list[UUID]) -> None:
+    """They are those of the task until a row replaces them."""
+    add_calls(declare(rate="4/h", burst=4), stores, count=10)
+    first = claimer_of(process_id).claim(30)
+    assert len(first.jobs) == 4
+    assert first.again_in_s is not None
+    limit(task="test-declared", rate=100)
+    change("DELETE FROM salon_jobs_rate")
+    assert len(claimer_of(process_id).claim(30).jobs) == 26, "of a hundred that a second saves up"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rate": "fast"}, 'rate must be a number of jobs per second above 0, or text such as "100/m"'),
+        ({"key_rate": 5}, "key_rate limits the jobs with the same concurrency_key: pass that too"),
+        ({"key_rate": 0, "concurrency_key": "{line}"}, "key_rate must be a number of jobs per second above 0"),
+        ({"burst": 5}, "burst is how many starts a rate saves up: pass rate or key_rate too"),
+        ({"rate": 5, "burst": 0}, "burst must be"),
+    ],
+)
+def test_invalid_rate_is_refused(declare: Declare, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionInvalid, match=message):
+        declare(**options)
+
+
+def test_expired_jobs_cost_no_rate(claimer: Claimer, stores: list[UUID]) -> None:
+    add_in_stores(stores[:1], 8)
+    change(
+        "UPDATE salon_jobs_job SET expires_at = now() - interval '1 s'"
+        " WHERE id <= (SELECT min(id) + 3 FROM salon_jobs_job)"
+    )
+    limit(task="test-store", rate=5)
+    assert [job.expired for job in claimer.claim(5).jobs] == [True] * 4 + [False]
+    assert [job.expired for job in claimer.claim(5).jobs] == [False] * 3
+
+
+def test_no_limits(declare: Declare) -> None:
+    """Without declarations and meaningful rows there are none."""
+    declare()
+    assert not load_limits(using="default")
+    pause(queue="default")
+    resume(queue="default")
+    limit(store_id=new_store_id(), lift=True)
+    assert not load_limits(using="default"), "the plain claim serves"
+
+
+def test_keys_with_equal_group_number(declare: Declare, claimer: Claimer, stores: list[UUID]) -> None:
+    """Each has a limit of its own."""
+    task = declare(concurrency_key="{line}", key_concurrency=2)
+    hashed = "hashtextextended(n::text, 0) & 4294967295"
+    [(one, other)] = seen(
+        f"SELECT min(n)::text, max(n)::text FROM generate_series(1, 400000) n GROUP BY {hashed} HAVING count(*) > 1"
+        " LIMIT 1"
+    )
+    add_calls(task, stores[:1], [other], 2)
+    assert len(claimer.claim(10).jobs) == 2
+    add_calls(task, stores[:1], [one], 1)
+    add_calls(task, stores[:1], [other], 2)
+    assert len(set(seen("SELECT claim_group FROM salon_jobs_job"))) == 1
+    assert by_key(claimed_by(claimer, times=3, room=10)) == {one: 1}, "the other's two are taken"

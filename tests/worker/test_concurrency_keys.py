@@ -1,4 +1,4 @@
-"""Tests that every way into the table writes the concurrency key, for every role; without it a limit counts nothing."""
+"""Every way into the table writes the concurrency key, for every role; without it a limit counts nothing."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def keys() -> list[str | None]:
 
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("alias", ["default", "web"])
-def test_jobs_of_stores_and_of_none_have_the_key_of_their_arguments(
-    declared: Declared, stores: list[UUID], alias: str, keyed: bool
-) -> None:
+def test_key_from_arguments(declared: Declared, stores: list[UUID], alias: str, keyed: bool) -> None:
     charge, call = declared
     store = stores[1]
 
@@ -67,9 +65,7 @@ def test_jobs_of_stores_and_of_none_have_the_key_of_their_arguments(
     ("mode", "expected"), [("replace", "new"), ("preserve_run_at", "new"), ("unsafe_dedupe", "old")]
 )
 @pytest.mark.parametrize("name", ["test-charge", "test-call"])
-def test_an_upsert_takes_the_new_key_and_what_is_left_alone_keeps_its_own(
-    declared: Declared, stores: list[UUID], name: str, mode: KeyMode, expected: str
-) -> None:
+def test_key_after_upsert(declared: Declared, stores: list[UUID], name: str, mode: KeyMode, expected: str) -> None:
     payload: dict[str, Any] = {"card": "visa"} if name == "test-charge" else {"store_id": str(stores[0])}
     for key in ("old", "new"):
         enqueue_job(name, payload, job_key="same", job_key_mode=mode, concurrency_key=key)
@@ -77,7 +73,7 @@ def test_an_upsert_takes_the_new_key_and_what_is_left_alone_keeps_its_own(
 
 
 @pytest.mark.parametrize("job_key", [None, "same"])
-def test_a_fan_out_gives_each_store_its_own_key(declared: Declared, stores: list[UUID], job_key: str | None) -> None:
+def test_keys_of_fan_out(declared: Declared, stores: list[UUID], job_key: str | None) -> None:
     _, call = declared
     fan_out(call.using(job_key=job_key), line="a")
     assert sorted(map(str, keys())) == [f"{store}:a" for store in stores]
@@ -85,7 +81,7 @@ def test_a_fan_out_gives_each_store_its_own_key(declared: Declared, stores: list
     assert keys().count("mine") == 3, "those that wait are met, and changed as everything else of them"
 
 
-def test_sql_gives_it_by_name(stores: list[UUID]) -> None:
+def test_key_from_sql(stores: list[UUID]) -> None:
     with connections["web"].cursor() as cursor:
         cursor.execute("SELECT salon_jobs_add_job('test-system', concurrency_key => 'visa')")
         cursor.execute("SELECT salon_jobs_add_job('test-system', job_key => 'k', concurrency_key => '')")
@@ -99,7 +95,7 @@ def test_sql_gives_it_by_name(stores: list[UUID]) -> None:
     )
 
 
-def test_a_key_that_can_not_be_stored_is_refused_by_name(declared: Declared, stores: list[UUID]) -> None:
+def test_invalid_key_is_refused(declared: Declared, stores: list[UUID]) -> None:
     charge, _ = declared
 
     @task(name="test-bare", concurrency_key="{card}")

@@ -1,4 +1,4 @@
-"""Tests of the lane of async handlers: how many run at once, on how few connections, and what they leave on them."""
+"""The lane of async handlers: how many run at once, on how few connections, and what they leave on them."""
 
 from __future__ import annotations
 
@@ -31,19 +31,24 @@ from salon_jobs.worker.async_handlers import running_loop
 from salon_jobs.worker.database_threads import DatabaseThreads, Turns
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
-from tests.support import claim, connected, event_fields, running_coroutines, seen, working
-from tests.waiting import eventually
-from tests.worker.conftest import RunOnThread
+from tests.support import connected, seen
+from tests.waiting import LIMIT_S, eventually
 from tests.worker.effects import write, written
+from tests.worker.work import Work, error_classes, rows
 
-ERRORS = "SELECT error_class FROM salon_jobs_job_error ORDER BY id"
-
-
-def run_all(process_id: int, *, threads: int, at_once: int) -> None:
-    options = WorkerOptions(concurrency=threads, async_concurrency=at_once, burst=True)
-    assert Worker(process_id, options, using="default").run()
+GIVEN_BACK = [("queued", 0, None)]
+add = sync_to_async(write)
 
 
+async def wait_for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+def sleep(seconds: float = 600) -> None:
+    connection.cursor().execute("SELECT pg_sleep(%s)", [seconds])
+
+
+@sync_to_async
 def backend() -> int:
     """Return the server's process behind this thread's connection."""
     connection.ensure_connection()
@@ -51,9 +56,7 @@ def backend() -> int:
     return pid
 
 
-def test_hundreds_wait_at_once_and_share_a_few_connections(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_hundreds_share_few_connections(work: Work) -> None:
     """Each reads, waits until all have read, and writes."""
     count, threads = 200, 3
     together = asyncio.Barrier(count)
@@ -61,25 +64,24 @@ def test_hundreds_wait_at_once_and_share_a_few_connections(
 
     async def handler(store_id: UUID, number: int) -> None:
         assert await Customer.objects.acount() == 0
-        backends.add(await sync_to_async(backend)())
+        backends.add(await backend())
         await together.wait()
-        await sync_to_async(write)(f"{number}")
+        await add(f"{number}")
         assert current_store_id() == store_id
 
-    hooks.coroutine = handler
+    work.hooks.coroutine = handler
     tasks.async_store.enqueue_many(
-        [tasks.async_store.call(store_id=stores[number % 2], number=number) for number in range(count)]
+        [tasks.async_store.call(store_id=work.stores[number % 2], number=number) for number in range(count)]
     )
-    run_all(process_id, threads=threads, at_once=count)
-    assert (seen(ERRORS), seen("SELECT count(*) FROM salon_jobs_job")) == ([], [(0,)])
+    work.burst(concurrency=threads, async_concurrency=count)
+    assert (error_classes(), rows()) == ([], [])
     assert len(backends) <= threads
     assert sorted(map(int, written())) == list(range(count))
     assert seen("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)", list(backends)) == [(0,)], "it closes them"
 
 
-def test_what_a_call_leaves_on_the_session_reaches_no_other_call(
-    run_on_thread: RunOnThread, hooks: tasks.Hooks
-) -> None:
+def test_session_settings_between_calls(work: Work) -> None:
+    """What a call leaves on the session reaches no other call."""
     found: list[tuple[int, str]] = []
 
     @sync_to_async
@@ -94,57 +96,51 @@ def test_what_a_call_leaves_on_the_session_reaches_no_other_call(
         await asyncio.sleep(0)
         await look()
 
-    run_on_thread(handler, tasks.async_system)
+    work.run_on_thread(handler, tasks.async_system)
     assert found[0] == found[1], "the same session, as it was connected"
 
 
-def test_a_transaction_keeps_the_connection_while_others_use_the_rest(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_transaction_keeps_connection(work: Work) -> None:
     """The second job's statements all run while the first one waits in its transaction."""
     in_transaction, done = asyncio.Event(), asyncio.Event()
-    backends: dict[str, list[int]] = {"first": [], "second": []}
+    backends: tuple[list[int], list[int]] = ([], [])
 
     async def handler(store_id: UUID, number: int) -> None:
-        where = backends["second" if number else "first"]
+        where = backends[number]
         if number:
             await in_transaction.wait()
             for name in "abc":
-                where.append(await sync_to_async(backend)())
-                await sync_to_async(write)(name)
+                where.append(await backend())
+                await add(name)
             done.set()
             return
         async with tenant_context(store_id):
-            await sync_to_async(write)("first")
+            await add("first")
             in_transaction.set()
-            where.append(await sync_to_async(backend)())
+            where.append(await backend())
             await done.wait()
-            where.append(await sync_to_async(backend)())
+            where.append(await backend())
 
-    hooks.coroutine = handler
     for number in range(2):
-        tasks.async_store.enqueue(store_id=stores[number], number=number)
-    run_all(process_id, threads=2, at_once=10)
-    assert (seen(ERRORS), sorted(written())) == ([], ["a", "b", "c", "first"])
-    [held] = set(backends["first"])
-    assert held not in backends["second"]
+        work.add(handler, tasks.async_store, store=number, number=number)
+    work.burst(concurrency=2, async_concurrency=10)
+    assert (error_classes(), sorted(written())) == ([], ["a", "b", "c", "first"])
+    [held] = set(backends[0])
+    assert held not in backends[1]
 
 
-def test_a_run_that_keeps_its_thread_from_the_start_is_of_its_store(
-    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_keeps_thread_with_store(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_threads, "is_in_use", lambda _: True)
 
     async def handler(**_: object) -> None:
-        await sync_to_async(write)("kept")
+        await add("kept")
 
-    run_on_thread(handler, tasks.async_store)
-    assert (seen(ERRORS), written()) == ([], ["kept"])
+    work.run_on_thread(handler, tasks.async_store)
+    assert (error_classes(), written()) == ([], ["kept"])
 
 
-def test_a_connection_configured_without_autocommit_keeps_no_thread_between_its_transactions(
-    database: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connection_without_autocommit(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it is configured so, it keeps no thread between its transactions."""
     shared = connections["default"]
     shared.ensure_connection()
     monkeypatch.setitem(shared.settings_dict, "AUTOCOMMIT", False)
@@ -159,7 +155,7 @@ def test_a_connection_configured_without_autocommit_keeps_no_thread_between_its_
     assert is_in_use(shared)
 
 
-def test_a_transaction_that_is_left_open_is_rolled_back_and_fails_the_job(run_on_thread: RunOnThread) -> None:
+def test_open_transaction_is_rolled_back(work: Work) -> None:
     def leave() -> None:
         transaction.atomic().__enter__()
         write("lost")
@@ -167,13 +163,12 @@ def test_a_transaction_that_is_left_open_is_rolled_back_and_fails_the_job(run_on
     async def handler(**_: object) -> None:
         await sync_to_async(leave)()
 
-    run_on_thread(handler, tasks.async_store)
-    assert (seen(ERRORS), written()) == ([("salon_jobs.core.errors.TransactionBroken",)], [])
+    work.run_on_thread(handler, tasks.async_store)
+    assert (error_classes(), written()) == (["TransactionBroken"], [])
 
 
-def test_a_place_that_becomes_free_is_filled_while_the_others_go_on(
-    database: None, hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_free_place_is_filled(work: Work) -> None:
+    """The others go on meanwhile."""
     ended = asyncio.Event()
     ran: list[str] = []
 
@@ -184,16 +179,13 @@ def test_a_place_that_becomes_free_is_filled_while_the_others_go_on(
         if note == "last":
             ended.set()
 
-    hooks.coroutine = handler
     for note in ("stays", "first", "second", "last"):
-        tasks.async_system.enqueue(note=note)
-    run_all(process_id, threads=1, at_once=2)
+        work.add(handler, tasks.async_system, note=note)
+    work.burst(concurrency=1, async_concurrency=2)
     assert ran == ["stays", "first", "second", "last"]
 
 
-def test_functions_and_coroutines_run_beside_each_other_however_many_of_the_other_kind_wait(
-    database: None, hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_functions_beside_coroutines(work: Work) -> None:
     """All threads are taken, and then all places; a job of the other kind runs meanwhile, each way."""
     coroutine_ran, function_ran = threading.Event(), threading.Event()
     release = asyncio.Event()
@@ -201,87 +193,74 @@ def test_functions_and_coroutines_run_beside_each_other_however_many_of_the_othe
     async def handler(note: str) -> None:
         if note == "waits":
             coroutine_ran.set()
-            await asyncio.wait_for(release.wait(), 20)
+            await asyncio.wait_for(release.wait(), LIMIT_S)
 
     def function(**_: object) -> None:
-        assert coroutine_ran.wait(20)
+        assert coroutine_ran.wait(LIMIT_S)
         function_ran.set()
 
-    hooks.coroutine, hooks.system = handler, function
-    for _ in range(30):
-        tasks.system.using(priority=-1).enqueue()
-    tasks.async_system.enqueue(note="waits")
-    for _ in range(30):
-        tasks.async_system.using(priority=-2).enqueue()
-    worker = Worker(process_id, WorkerOptions(concurrency=1, async_concurrency=1, burst=True), using="default")
-    running = threading.Thread(target=worker.run, daemon=True)
+    work.hooks.coroutine, work.hooks.system = handler, function
+    tasks.system.using(priority=-1).enqueue_many([tasks.system.call()] * 30)
+    work.add(None, tasks.async_system, note="waits")
+    tasks.async_system.using(priority=-2).enqueue_many([tasks.async_system.call()] * 30)
+    options = WorkerOptions(concurrency=1, async_concurrency=1, burst=True)
+    running = threading.Thread(target=Worker(work.process_id, options, using="default").run, daemon=True)
     running.start()
-    assert function_ran.wait(20)
+    assert function_ran.wait(LIMIT_S)
     eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job WHERE task = 'test-system'"), [(0,)])
     running_loop().call_soon_threadsafe(release.set)
-    running.join(20)
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    running.join(LIMIT_S)
+    assert rows() == []
 
 
-def test_a_job_that_waits_long_for_a_thread_says_who_has_it(
-    stores: list[UUID],
-    hooks: tasks.Hooks,
-    process_id: int,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_long_wait_names_holder(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that waits long for a thread says who has it."""
     monkeypatch.setattr(lane_module, "_LONG_WAIT_S", 0.0)
     held, release = threading.Event(), asyncio.Event()
 
     async def handler(store_id: UUID, number: int) -> None:
         async with tenant_context(store_id):
             held.set()
-            await asyncio.wait_for(release.wait(), 20)
+            await asyncio.wait_for(release.wait(), LIMIT_S)
 
-    hooks.coroutine = handler
-    with running_coroutines(process_id) as (lane, _):
-        first = tasks.async_store.enqueue(store_id=stores[0], number=0).id
-        lane.start(claim(process_id))
-        assert held.wait(10)
-        second = tasks.async_store.enqueue(store_id=stores[1], number=1).id
-        lane.start(claim(process_id))
+    with work.in_lane(handler, tasks.async_store) as lane:
+        [first] = [run.id for run in lane.runs]
+        assert held.wait(LIMIT_S)
+        second = work.add(handler, tasks.async_store, store=1)
+        lane.start(work.claim())
 
-        def is_reported() -> bool:
+        def reported() -> list[dict[str, Any]]:
             lane.report_waits()
-            return bool(event_fields(caplog, "database_threads_busy"))
+            return work.fields("database_threads_busy")
 
-        eventually(is_reported)
+        [record] = eventually(reported)
         running_loop().call_soon_threadsafe(release.set)
-    [record] = event_fields(caplog, "database_threads_busy")
     assert (record["job_id"], record["waiting"], record["threads"]) == (second, 1, 1)
     assert record["holders"].startswith(f"test-async-store {first} for ")
+    assert len(work.fields("database_threads_busy")) == 1
 
 
-def test_a_stop_gives_back_all_that_wait(
-    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("salon_jobs.worker.worker._FORCED_S", 10.0)
-    count = 50
+def test_stop_gives_back_waiting_coroutines(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("salon_jobs.worker.worker._FORCED_S", LIMIT_S)
     begun = threading.Semaphore(0)
 
     async def handler(**_: object) -> None:
         begun.release()
-        await asyncio.sleep(60)
+        await wait_for_ever()
 
-    hooks.coroutine = handler
-    tasks.async_system.enqueue_many([tasks.async_system.call() for _ in range(count)])
-    with working(process_id) as worker:
-        for _ in range(count):
-            assert begun.acquire(timeout=20)
+    work.hooks.coroutine = handler
+    tasks.async_system.enqueue_many([tasks.async_system.call()] * 50)
+    with work.working() as worker:
+        assert all(begun.acquire(timeout=LIMIT_S) for _ in range(50))
         worker.stop()  # and again, which forces it
-    rows = seen("SELECT state, attempts, leased_by, count(*) FROM salon_jobs_job GROUP BY 1, 2, 3")
-    assert (rows, seen(ERRORS)) == ([("queued", 0, None, count)], [])
+    assert (rows(), error_classes()) == (GIVEN_BACK * 50, [])
 
 
-def test_receivers_are_called_around_the_handler_and_inside_the_trace_of_the_run(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At the end the run is over: it has no current job, its task may be of any store, and nothing can cancel it."""
+def test_receivers_around_handler(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are called inside the trace; at the end the run is over.
+
+    Then it has no current job, its task may be of any store, and nothing can cancel it.
+    """
     traced = ContextVar("traced", default=False)
     heard: list[tuple[Any, ...]] = []
 
@@ -298,23 +277,20 @@ def test_receivers_are_called_around_the_handler_and_inside_the_trace_of_the_run
 
     def end(job: RunningJob, **_: object) -> None:
         lane.cancel(job.id, job.job.lease)
-        with tenant_context(stores[0]):
+        with tenant_context(work.stores[0]):
             heard.append(("finished", current.running.get(), traced.get(), job.cancelled()))
 
     monkeypatch.setattr(lane_module, "is_observed", lambda: True)
     monkeypatch.setattr(lane_module, "observing", observing)
-    hooks.coroutine = handler
-    with connected(job_started, begin), connected(job_finished, end), running_coroutines(process_id) as (lane, _):
-        tasks.async_system.enqueue()
-        lane.start(claim(process_id))
+    with connected(job_started, begin), connected(job_finished, end), work.in_lane(handler, count=0) as lane:
+        work.add(handler, tasks.async_system)
+        lane.start(work.claim())
     assert heard == [("started", True, True), ("finished", None, True, False)]
 
 
 @pytest.mark.parametrize("signal", [job_started, job_finished])
-def test_a_receiver_can_have_database_calls_in_a_loop_of_its_own(
-    database: None, hooks: tasks.Hooks, process_id: int, signal: Signal
-) -> None:
-    """It is called before the run's own calls, or after them."""
+def test_receiver_with_loop_of_its_own(work: Work, signal: Signal) -> None:
+    """It can make database calls there, before the run's own calls or after them."""
     answers: list[int] = []
 
     def receive(**_: object) -> None:
@@ -323,23 +299,20 @@ def test_a_receiver_can_have_database_calls_in_a_loop_of_its_own(
     async def handler(**_: object) -> None:
         raise ValueError
 
-    hooks.coroutine = handler
-    with connected(signal, receive), running_coroutines(process_id) as (lane, _):
-        tasks.async_system.enqueue()
-        lane.start(claim(process_id))
+    with connected(signal, receive):
+        work.run_on_thread(handler, tasks.async_system)
     assert answers == [7]
 
 
-def test_a_stop_cancels_all_coroutines_before_it_waits_for_a_server(
-    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_cancels_all_before_waiting(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cancels all coroutines before it waits for a server."""
     begun = threading.Semaphore(0)
     ended: list[None] = []
 
     async def handler(**_: object) -> None:
         begun.release()
         try:
-            await asyncio.sleep(60)
+            await wait_for_ever()
         finally:
             ended.append(None)
 
@@ -348,30 +321,24 @@ def test_a_stop_cancels_all_coroutines_before_it_waits_for_a_server(
         return True
 
     monkeypatch.setattr(Turns, "cancel_query", cancel_query)
-    hooks.coroutine = handler
-    tasks.async_system.enqueue_many([tasks.async_system.call() for _ in range(2)])
-    with running_coroutines(process_id) as (lane, _):
-        lane.start(claim(process_id))
-        assert all(begun.acquire(timeout=10) for _ in range(2))
+    with work.in_lane(handler, count=2) as lane:
+        assert all(begun.acquire(timeout=LIMIT_S) for _ in range(2))
         lane.interrupt_all()
 
 
-def test_an_interrupt_cancels_no_query_with_which_the_handler_cleans_up(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even one that runs already when the coroutine has been cancelled and its query's turn comes."""
+def test_interrupt_spares_cleanup_query(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even one that runs already when the coroutine has been cancelled and its query's turn comes."""
     begun = threading.Event()
 
     @sync_to_async
     def clean_up() -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(2712)")
+        connection.cursor().execute("SELECT pg_advisory_xact_lock(2712)")
         write("cleaned up")
 
     async def handler(**_: object) -> None:
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await wait_for_ever()
         finally:
             await clean_up()
 
@@ -383,136 +350,116 @@ def test_an_interrupt_cancels_no_query_with_which_the_handler_cleans_up(
 
     cancel_query = Turns.cancel_query
     monkeypatch.setattr(Turns, "cancel_query", cancel_late)
-    hooks.coroutine = handler
-    tasks.async_store.enqueue(store_id=stores[0])
     seen("SELECT pg_advisory_lock(2712)")
-    with running_coroutines(process_id) as (lane, _):
-        lane.start(claim(process_id))
-        assert begun.wait(10)
+    with work.in_lane(handler, tasks.async_store) as lane:
+        assert begun.wait(LIMIT_S)
         lane.interrupt_all()
     assert written() == ["cleaned up"]
 
 
-def test_an_interrupt_cancels_a_query_that_is_sent_just_then(
-    database: None, hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_interrupt_cancels_query_just_sent(work: Work) -> None:
     begun, goes_on = threading.Event(), threading.Event()
 
     async def handler(**_: object) -> None:
         begun.set()
-        assert goes_on.wait(10)  # the loop, too, which can cancel nothing
-        await sync_to_async(lambda: connection.cursor().execute("SELECT pg_sleep(60)"))()
+        assert goes_on.wait(LIMIT_S)  # the loop, too, which can cancel nothing
+        await sync_to_async(sleep)()
 
-    hooks.coroutine = handler
-    tasks.async_system.enqueue()
-    with running_coroutines(process_id) as (lane, _):
-        lane.start(claim(process_id))
-        assert begun.wait(10)
+    with work.in_lane(handler) as lane:
+        assert begun.wait(LIMIT_S)
         [running] = lane.runs
         interrupting = threading.Thread(target=lane.interrupt_all)
         interrupting.start()
         eventually(lambda: running.interrupted_by is not None)
         goes_on.set()
-        interrupting.join(10)
+        interrupting.join(LIMIT_S)
         eventually(lambda: not lane.running_count)
-    assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
+    assert rows() == GIVEN_BACK
 
 
-def test_a_cancel_request_that_comes_between_two_queries_is_repeated_until_one_has_failed(
-    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And no longer: the call itself may clean up."""
-    begun, requests = threading.Event(), list[bool]()
+def test_cancel_request_is_repeated(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes between two queries is repeated until a query has failed, and no longer: the call may clean up."""
+    begun, failed, requests = threading.Event(), threading.Event(), list[bool]()
     cancel_safe = psycopg.Connection.cancel_safe
 
     def come_late(raw: psycopg.Connection[Any], **options: Any) -> None:
-        if requests:
-            cancel_safe(raw, **options)
         requests.append(True)
+        if len(requests) > 1:
+            cancel_safe(raw, **options)
+            assert failed.wait(LIMIT_S)
 
-    def sleep() -> None:
+    def sleep_twice() -> None:
         begun.set()
         try:
-            connection.cursor().execute("SELECT pg_sleep(60)")
+            sleep()
         except OperationalError:
-            connection.cursor().execute("SELECT pg_sleep(1.5)")
+            failed.set()
+            sleep(0.5)
 
-    hooks.coroutine = lambda **_: sync_to_async(sleep)()
-    tasks.async_system.enqueue()
     monkeypatch.setattr(psycopg.Connection, "cancel_safe", come_late)
-    monkeypatch.setattr(lane_module, "_INTERRUPT_S", 20.0)
-    monkeypatch.setattr(database_threads, "REPEAT_S", 1.0)
-    with running_coroutines(process_id) as (lane, _):
-        lane.start(claim(process_id))
-        assert begun.wait(10)
+    monkeypatch.setattr(lane_module, "_INTERRUPT_S", LIMIT_S)
+    monkeypatch.setattr(database_threads, "REPEAT_S", 0.2)
+    with work.in_lane(lambda **_: sync_to_async(sleep_twice)()) as lane:
+        assert begun.wait(LIMIT_S)
         lane.interrupt_all()
         assert len(requests) == 2
-    assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
+    assert rows() == GIVEN_BACK
 
 
-def test_a_second_interrupt_cancels_the_query_with_which_the_handler_cleans_up_after_the_first(
-    database: None, hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_second_interrupt_cancels_cleanup_query(work: Work) -> None:
     begun = threading.Semaphore(0)
 
-    def sleep() -> None:
+    def sleep_in_transaction() -> None:
         if connection.get_autocommit():
             connection.set_autocommit(False)  # so that the thread is kept
         with transaction.atomic():
             begun.release()
-            connection.cursor().execute("SELECT pg_sleep(60)")
+            sleep()
 
     async def handler(**_: object) -> None:
         try:
-            await sync_to_async(sleep)()
+            await sync_to_async(sleep_in_transaction)()
         finally:
-            await sync_to_async(sleep)()
+            await sync_to_async(sleep_in_transaction)()
 
-    hooks.coroutine = handler
-    tasks.async_system.enqueue()
-    with running_coroutines(process_id) as (lane, _):
-        lane.start(claim(process_id))
-        assert begun.acquire(timeout=30)
+    with work.in_lane(handler) as lane:
+        assert begun.acquire(timeout=LIMIT_S)
         [running] = lane.runs
         lane.interrupt(running, TimedOut)
-        assert begun.acquire(timeout=30)
+        assert begun.acquire(timeout=LIMIT_S)
         lane.interrupt_all()
         eventually(lambda: not lane.running_count)
 
 
-def test_an_interrupt_waits_for_no_query_that_was_given_up_before_it_was_sent(
-    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hundreds that time out at once while they wait for a thread would each ask for their query until it is free."""
-    monkeypatch.setattr(lane_module, "_INTERRUPT_S", 20.0)
+def test_interrupt_before_query_was_sent(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for none: hundreds that time out at once would each ask for their query until a thread is free."""
+    monkeypatch.setattr(lane_module, "_INTERRUPT_S", 10 * LIMIT_S)
     goes_on = threading.Event()
 
     async def handler(**_: object) -> None:
-        await sync_to_async(goes_on.wait)(10)
+        await sync_to_async(goes_on.wait)(2 * LIMIT_S)
 
-    hooks.coroutine = handler
-    tasks.async_system.enqueue_many([tasks.async_system.call() for _ in range(2)])
-    with running_coroutines(process_id) as (lane, _):
-        lane.start(claim(process_id))
-        turns = [run.turns for run in lane._runs.values()]
+    with work.in_lane(handler, count=2) as lane:
+        runs: list[Any] = lane.runs
+        turns = [run.turns for run in runs]
         eventually(lambda: any(each.has_since for each in turns) and any(each.waits_since for each in turns))
-        [waiting] = [run for run in lane._runs.values() if run.turns.waits_since]
+        [waiting] = [run for run in runs if run.turns.waits_since]
         interrupting = threading.Thread(target=lane.interrupt, args=(waiting, TimedOut))
         interrupting.start()
-        interrupting.join(5)
+        interrupting.join(LIMIT_S)
         was_waiting = interrupting.is_alive()
         goes_on.set()
     assert not was_waiting
-    assert seen(ERRORS) == [("salon_jobs.core.errors.TimedOut",)]
+    assert error_classes() == ["TimedOut"]
 
 
-def test_an_interrupt_that_comes_too_late_cancels_no_query_of_the_end(database: None) -> None:
+def test_late_interrupt_cancels_nothing(database: None) -> None:
+    """The end of a run has queries, too."""
     threads = DatabaseThreads(1)
     turns = Turns(threads, "default", lambda _: None)
 
     def wait() -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_lock(2711)")
+        connection.cursor().execute("SELECT pg_advisory_lock(2711)")
 
     async def waited() -> None:
         await turns.submit(wait)
@@ -525,8 +472,8 @@ def test_an_interrupt_that_comes_too_late_cancels_no_query_of_the_end(database: 
         turns.cancel_query()
     finally:
         seen("SELECT pg_advisory_unlock(2711)")
-    assert ended.result(10) is None
-    threads.end(10)
+    assert ended.result(LIMIT_S) is None
+    threads.end(LIMIT_S)
 
 
 class _Detached(list[Any]):
@@ -541,7 +488,7 @@ class _Detached(list[Any]):
         return iter(found)
 
 
-def test_a_context_may_be_closed_while_it_is_detached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_context_closed_while_detached(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = connections["default"]
     context = ActiveContext(shared, 1)
     monkeypatch.setattr(shared, "execute_wrappers", _Detached([context]))
@@ -550,21 +497,21 @@ def test_a_context_may_be_closed_while_it_is_detached(monkeypatch: pytest.Monkey
     assert not context.is_open
 
 
-def test_runs_leave_no_garbage_in_cycles(hooks: tasks.Hooks, process_id: int) -> None:
+def test_runs_leave_no_cycles(work: Work) -> None:
     """Thousands wait at once, so the collector would find it late, and look at all that wait each time."""
 
     async def handler(**_: object) -> None:
         await Customer.objects.acount()
 
-    hooks.coroutine = handler
-    tasks.async_system.enqueue()
-    run_all(process_id, threads=2, at_once=10)
-    count = 1000
-    tasks.async_system.enqueue_many([tasks.async_system.call() for _ in range(count)])
-    gc.collect()
-    gc.disable()
-    try:
-        run_all(process_id, threads=2, at_once=10)
-        assert gc.collect() < count
-    finally:
-        gc.enable()
+    work.hooks.coroutine = handler
+    count = 500
+    for number in (1, count):  # the first run imports, and fills caches
+        tasks.async_system.enqueue_many([tasks.async_system.call()] * number)
+        gc.collect()
+        gc.disable()
+        try:
+            work.burst(concurrency=2, async_concurrency=10)
+            found = gc.collect()
+        finally:
+            gc.enable()
+    assert found < count

@@ -1,4 +1,4 @@
-"""Tests that what jobs take and return in real sizes fits into a worker's memory, and that others are not held up."""
+"""What jobs take and return in real sizes fits into a worker's memory, and others are not held up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def peak_mb(pid: int) -> int:
     return int(found[1]) // 1024
 
 
-def test_results_of_more_than_a_gigabyte_are_kept_and_ten_ordinary_jobs_end_once() -> None:
+def test_memory_of_large_results() -> None:
     jobs, size = 120, 9_900_000
     tasks.large_result.enqueue_many([tasks.large_result.call(size=size)] * jobs)
     ordinary = [handle.id for handle in tasks.nothing.enqueue_many([tasks.nothing.call()] * 10)]
@@ -42,7 +42,7 @@ def test_results_of_more_than_a_gigabyte_are_kept_and_ten_ordinary_jobs_end_once
     assert peak < 900
 
 
-def test_large_payloads_are_not_all_read_at_once() -> None:
+def test_memory_of_large_payloads() -> None:
     text = "x" * 990_000
     for _ in range(3):
         tasks.take_large.enqueue_many([tasks.take_large.call(text=text)] * 100)

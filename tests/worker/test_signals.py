@@ -1,4 +1,4 @@
-"""Shows when the signals of a job's life are sent, and that a receiver can harm nobody."""
+"""When the signals of a job's life are sent; a receiver can harm nobody."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from salon_jobs.core.records import JobState
 from salon_jobs.jobs.current import running
 from salon_jobs.signals import job_enqueued, job_finished, job_started
 from tests import tasks
-from tests.support import change, job_row, run_due, run_on_threads, seen
-from tests.tasks import Hooks
+from tests.support import change, job_row, run_due, seen
+from tests.worker.work import Work
 
 Heard = list[tuple[Any, ...]]
 
@@ -46,23 +46,22 @@ def heard() -> Iterator[Heard]:
         assert not signal.receivers, "nothing is done where nobody listens"
 
 
-def test_a_success_is_told_after_its_commit(process_id: int, stores: list[UUID], heard: Heard) -> None:
-    system = tasks.system.enqueue()
-    store = tasks.in_store.enqueue(store_id=stores[0])
-    assert heard == [("enqueued", tasks.system, [system.id]), ("enqueued", tasks.in_store, [store.id])]
-    heard.clear()
-    run_on_threads(process_id)
-    assert sorted(heard, key=str) == sorted(
-        [
-            ("started", tasks.system, system.id, True, False),
-            ("started", tasks.in_store, store.id, True, False),
-            ("finished", tasks.system, system.id, JobState.SUCCEEDED, None, None),
-            ("finished", tasks.in_store, store.id, JobState.SUCCEEDED, None, None),
-        ],
-        key=str,
-    )
-    for job in (system, store):
-        assert [entry[0] for entry in heard if entry[2] == job.id] == ["started", "finished"]
+def raises(error: BaseException) -> Any:
+    def body(**_: object) -> None:
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize("declared", [tasks.system, tasks.in_store])
+def test_success_is_told_after_commit(work: Work, heard: Heard, declared: Any) -> None:
+    job_id = work.add(None, declared)
+    work.run_on_thread()
+    assert heard == [
+        ("enqueued", declared, [job_id]),
+        ("started", declared, job_id, True, False),
+        ("finished", declared, job_id, JobState.SUCCEEDED, None, None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -74,58 +73,49 @@ def test_a_success_is_told_after_its_commit(process_id: int, stores: list[UUID],
     ],
     ids=["retry", "snooze", "discard"],
 )
-def test_every_other_end_is_told_with_the_state_and_the_error(
-    process_id: int, hooks: Hooks, heard: Heard, raised: Exception, state: JobState
-) -> None:
-    def body(**_: object) -> None:
-        raise raised
-
-    hooks.system = body
-    job = tasks.system.enqueue()
-    run_due(process_id)
+def test_other_ends_are_told(work: Work, heard: Heard, raised: Exception, state: JobState) -> None:
+    job_id = work.add(raises(raised), tasks.system)
+    work.run_due()
     error = raised if isinstance(raised, ZeroDivisionError) else None
-    assert heard[-1] == ("finished", tasks.system, job.id, state, state.value, error)
+    assert heard[-1] == ("finished", tasks.system, job_id, state, state.value, error)
 
 
-def test_a_final_failure_and_a_job_that_never_began(process_id: int, hooks: Hooks, heard: Heard) -> None:
-    def body(**_: object) -> None:
-        raise SystemExit(3)
-
-    hooks.system = body
-    last = tasks.system.using(max_attempts=1).enqueue()
-    expired = tasks.keyed_system.enqueue(note="x")
-    change("UPDATE salon_jobs_job SET expires_at = now() - interval '1 s' WHERE id = %s", expired.id)
+def test_final_failure_and_expired_job(work: Work, heard: Heard) -> None:
+    """The latter has no start."""
+    last = work.add(raises(SystemExit(3)), tasks.system.using(max_attempts=1))
+    expired = work.add(None, tasks.keyed_system, note="x")
+    change("UPDATE salon_jobs_job SET expires_at = now() - interval '1 s' WHERE id = %s", expired)
     heard.clear()
-    run_due(process_id)
+    work.run_due()
     kinds = [(entry[0], entry[2], entry[3]) for entry in heard]
     assert kinds == [
-        ("started", last.id, True),
-        ("finished", last.id, JobState.FAILED),
-        ("finished", expired.id, JobState.CANCELLED),
+        ("started", last, True),
+        ("finished", last, JobState.FAILED),
+        ("finished", expired, JobState.CANCELLED),
     ]
     assert isinstance(heard[1][5], SystemExit)
 
 
-def test_each_job_of_a_chunk_has_its_signals(process_id: int, stores: list[UUID], hooks: Hooks, heard: Heard) -> None:
-    calls = [tasks.in_chunks.call(stores[0], tasks.Sale(number)) for number in range(2)]
+def test_signals_of_chunk(work: Work, heard: Heard) -> None:
+    calls = [tasks.in_chunks.call(work.stores[0], tasks.Sale(number)) for number in range(2)]
     a, b = (handle.id for handle in tasks.in_chunks.enqueue_many(calls))
 
     def split(**_: object) -> None:
-        hooks.reset()
+        work.hooks.reset()
         raise ValueError
 
-    hooks.store = split
+    work.hooks.store = split
     for state in (JobState.QUEUED, JobState.SUCCEEDED):
         heard.clear()
         change("UPDATE salon_jobs_job SET alone = false")
-        run_on_threads(process_id)
+        work.run_on_thread()
         started = [(entry[0], entry[2]) for entry in heard[:2]]
         finished = [(entry[0], entry[2], entry[3]) for entry in heard[2:]]
         assert started == [("started", a), ("started", b)]
         assert finished == [("finished", a, state), ("finished", b, state)]
 
 
-def test_many_jobs_are_one_signal_sent_in_the_callers_transaction(stores: list[UUID], heard: Heard) -> None:
+def test_many_jobs_are_one_signal(stores: list[UUID], heard: Heard) -> None:
     with transaction.atomic():
         handles = tasks.in_store.enqueue_many(tasks.in_store.call(store_id=store) for store in stores)
         assert heard == [("enqueued", tasks.in_store, [handle.id for handle in handles])]
@@ -134,7 +124,7 @@ def test_many_jobs_are_one_signal_sent_in_the_callers_transaction(stores: list[U
     assert len(heard) == 1
 
 
-def test_a_receiver_that_raises_changes_nothing(process_id: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_receiver_changes_nothing(process_id: int, caplog: pytest.LogCaptureFixture) -> None:
     def explode(**_: object) -> None:
         raise ValueError("a receiver")
 

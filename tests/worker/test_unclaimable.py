@@ -1,4 +1,4 @@
-"""Holds that a row for which a claim fails stops no other: real triggers and constraints refuse it."""
+"""A row for which a claim fails stops no other: real triggers and constraints refuse it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from salon_jobs.worker.chunk_claim import ChunkClaimer
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks
-from tests.support import change, event_fields, leases_of, seen
+from tests.support import change, seen
+from tests.worker.work import Work
 
 pytestmark = pytest.mark.usefixtures("limits_and_groups_at_once")
 _FUNCTION = """
@@ -47,14 +48,14 @@ def refusing(request: pytest.FixtureRequest, database: None) -> Iterator[Callabl
         change("ALTER TABLE salon_jobs_job DROP CONSTRAINT IF EXISTS refusing")
 
     change(_FUNCTION)
-    change(REFUSALS[request.param])
+    change(REFUSALS[getattr(request, "param", "trigger")])
     yield mend
     mend()
 
 
 @pytest.fixture
-def own(process_id: int) -> Leases:
-    return leases_of(process_id)
+def own(work: Work) -> Leases:
+    return work.leases
 
 
 def few(own: Leases, room: int = 10) -> list[ClaimedJob]:
@@ -74,10 +75,10 @@ def by_group(own: Leases) -> list[ClaimedJob]:
 
 
 def within_limits(own: Leases) -> list[ClaimedJob]:
-    limit(task="test-chunk", max_concurrency=10, rate=1, burst=100)
+    limit(task="test-chunk", max_concurrency=10, rate="1/h", burst=100)
     jobs = by_group(own)
     spent = seen("SELECT extract(epoch FROM full_at - clock_timestamp()) FROM salon_jobs_rate")
-    assert [0 < spent_s <= len(jobs) for (spent_s,) in spent] == [True] * bool(jobs)
+    assert [0 < spent_s <= 3600 * len(jobs) for (spent_s,) in spent] == [True] * bool(jobs)
     return jobs
 
 
@@ -99,24 +100,21 @@ def add(store: UUID, *numbers: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("refusing", "claim_some"), CASES, indirect=["refusing"])
-def test_the_others_are_claimed_and_the_row_is_named_once(
-    stores: list[UUID],
-    own: Leases,
-    refusing: Callable[[], None],
-    claim_some: Callable[[Leases], list[ClaimedJob]],
-    caplog: pytest.LogCaptureFixture,
+def test_refused_row_is_left_out(
+    work: Work, own: Leases, refusing: Callable[[], None], claim_some: Callable[[Leases], list[ClaimedJob]]
 ) -> None:
-    first, refused, *others = add(stores[0], 0, -1, 1, 2)
+    """The others are claimed, and the row is named once."""
+    first, refused, *others = add(work.stores[0], 0, -1, 1, 2)
     assert sorted(job.id for job in claim_some(own)) == [first, *others]
-    [fields] = event_fields(caplog, "job_not_claimed")
+    [fields] = work.fields("job_not_claimed")
     assert fields.pop("error") in ("not this one", _VIOLATED)
-    assert fields == {"task_name": "test-chunk", "job_id": refused, "store_id": stores[0], "attempt": 1}
+    assert fields == {"task_name": "test-chunk", "job_id": refused, "store_id": work.stores[0], "attempt": 1}
     assert seen("SELECT id FROM salon_jobs_job WHERE state = 'queued'") == [(refused,)]
     assert few(own) == []
 
     own._left_out[refused] = 0.0  # a minute later
     assert few(own) == []
-    assert len(event_fields(caplog, "job_not_claimed")) == 1
+    assert len(work.fields("job_not_claimed")) == 1
     refusing()
     own._left_out[refused] = 0.0
     assert [job.id for job in few(own)] == [refused]
@@ -125,39 +123,35 @@ def test_the_others_are_claimed_and_the_row_is_named_once(
 _VIOLATED = 'new row for relation "salon_jobs_job" violates check constraint "refusing"'
 
 
-@pytest.mark.parametrize("refusing", ["trigger"], indirect=True)
-def test_an_operator_can_cancel_it(stores: list[UUID], own: Leases, refusing: Callable[[], None]) -> None:
-    [refused] = add(stores[0], -1)
+@pytest.mark.usefixtures("refusing")
+def test_operator_cancels_refused_row(work: Work, own: Leases) -> None:
+    [refused] = add(work.stores[0], -1)
     assert few(own) == []
     assert control.cancel_jobs(refused, using="operator")[0].changed
 
 
-@pytest.mark.parametrize("refusing", ["trigger"], indirect=True)
-def test_more_of_them_than_a_claim_takes_are_left_out_claim_by_claim(
-    stores: list[UUID], own: Leases, refusing: Callable[[], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    *_, good = add(stores[0], -1, -1, -1, -1, -1, 0)
+@pytest.mark.usefixtures("refusing")
+def test_many_refused_rows(work: Work, own: Leases) -> None:
+    *_, good = add(work.stores[0], -1, -1, -1, -1, -1, 0)
     claimed: list[ClaimedJob] = []
     for _ in range(3):
         with suppress(ClaimFailed):
             claimed += few(own, 2)
     assert [job.id for job in claimed] == [good]
-    assert len(event_fields(caplog, "job_not_claimed")) == 5
+    assert len(work.fields("job_not_claimed")) == 5
 
 
-@pytest.mark.parametrize("refusing", ["trigger"], indirect=True)
-def test_what_is_left_out_is_bounded(
-    stores: list[UUID], own: Leases, refusing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("refusing")
+def test_left_out_rows_are_bounded(work: Work, own: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "_MOST_LEFT_OUT", 2)
-    ids = add(stores[0], -1, -1, -1)
+    ids = add(work.stores[0], -1, -1, -1)
     with suppress(ClaimFailed):
         few(own)
     assert len(own._left_out) == 2
     assert set(own._left_out) < set(ids)
 
 
-def test_an_error_that_no_row_causes_is_raised(own: Leases) -> None:
+def test_error_of_no_row_is_raised(own: Leases) -> None:
     tasks.system.enqueue()
     with pytest.raises(Error, match="invalid input syntax for type timestamp"):
         own.claim_due(registry.task_names(), 1, now="yesteryear")  # type: ignore[arg-type]

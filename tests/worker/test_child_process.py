@@ -13,6 +13,7 @@ import pytest
 
 from salon_jobs.worker.child import ControlChannel
 from salon_jobs.worker.child_process import relay_lines
+from tests.waiting import LIMIT_S
 
 
 def relayed(*chunks: bytes) -> None:
@@ -23,18 +24,18 @@ def relayed(*chunks: bytes) -> None:
     for chunk in chunks:
         os.write(sink, chunk)
     os.close(sink)
-    relay.join(10)
+    relay.join(LIMIT_S)
     assert not relay.is_alive()
     os.close(source)
 
 
-def test_lines_arrive_whole_and_one_that_was_cut_off_is_ended(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_lines_arrive_whole(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     long = b"x" * 200_000
     relayed(b"one\ntw", b"o\n", long, b"\nthr")
     assert capsysbinary.readouterr().out == b"one\ntwo\n" + long + b"\nthr\n"
 
 
-def test_lines_of_two_children_do_not_mix(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_lines_of_children_do_not_mix(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     lines = [name * 3000 + b"\n" for name in (b"a", b"b")]
     # Each chunk ends in the middle of a line.
     chunks = [(line * 200)[at : at + 7777] for line in lines for at in range(0, 200 * 3001, 7777)]
@@ -48,7 +49,7 @@ def test_lines_of_two_children_do_not_mix(capsysbinary: pytest.CaptureFixture[by
     assert sorted(found) == sorted(lines * 200)
 
 
-def test_a_log_that_nobody_reads_does_not_hold_the_child_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_log_delays_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: bytes) -> None:
         raise BrokenPipeError
 
@@ -56,14 +57,14 @@ def test_a_log_that_nobody_reads_does_not_hold_the_child_up(monkeypatch: pytest.
     relayed(*[b"line\n" * 10_000] * 10)
 
 
-def test_a_standard_output_that_takes_text_alone_gets_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_that_takes_text(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     relayed("größer\n".encode(), b"\xff\n")
     assert out.getvalue() == "größer\n\ufffd\n"
 
 
-def test_a_message_cut_off_by_a_death_is_dropped_and_the_end_is_noticed() -> None:
+def test_cut_off_message_is_dropped() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(b'{"facts": {}}\n{"fau')

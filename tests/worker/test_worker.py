@@ -1,4 +1,4 @@
-"""Tests of what wake-ups make a worker do: claim at once, look for more by itself, or leave it to another process."""
+"""What wakes a worker and makes it claim, leave a wake-up to another process, or call itself not ready."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from salon_jobs.conf import Settings
+from salon_jobs.core.errors import NotReady
 from salon_jobs.db.notify import MORE, SECOND_POLL, WakeUps
 from salon_jobs.jobs import enqueue
 from salon_jobs.worker import deadlines, in_flight
@@ -20,11 +22,13 @@ from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import Claim
 from salon_jobs.worker.in_flight import IdleTable
+from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.worker import Worker
 from tests import tasks
 from tests.settings import url_for
-from tests.support import seen, working
-from tests.waiting import eventually
+from tests.support import change, working
+from tests.waiting import LIMIT_S, eventually
+from tests.worker.work import Work, states
 
 
 def more_than(claims: list[float], known: int) -> bool:
@@ -34,7 +38,12 @@ def more_than(claims: list[float], known: int) -> bool:
 @pytest.fixture(autouse=True)
 def rarely_polling(settings: Any) -> None:
     """Make a wake-up the only reason for a claim."""
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 60}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 600}
+
+
+@pytest.fixture
+def without_listener(settings: Any, rarely_polling: None) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": False}
 
 
 @pytest.fixture
@@ -53,7 +62,7 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize("wake_ups", [1, 3])
-def test_a_claim_follows_the_last_of_many_notifications(process_id: int, claims: list[float], wake_ups: int) -> None:
+def test_claim_follows_last_notification(process_id: int, claims: list[float], wake_ups: int) -> None:
     with working(process_id) as worker:
         eventually(lambda: claims)
         woken = 0.0
@@ -65,11 +74,10 @@ def test_a_claim_follows_the_last_of_many_notifications(process_id: int, claims:
     assert len(claims) <= 2 + 4 * wake_ups, "it does not spin"
 
 
-def test_it_looks_for_more_by_itself_when_a_wake_up_stands_for_more(
-    process_id: int, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": False}
-    monkeypatch.setattr(worker_module, "SECOND_POLL", timedelta(seconds=20))  # however slow the machine is
+@pytest.mark.usefixtures("without_listener")
+def test_wake_up_for_more(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker looks for more by itself."""
+    monkeypatch.setattr(worker_module, "SECOND_POLL", timedelta(seconds=2 * LIMIT_S))  # however slow the machine is
     claims: list[float] = []
     claim = Claimer.claim
 
@@ -96,10 +104,8 @@ class TwoProcesses(IdleTable):
         return self.first_is_idle
 
 
-def test_a_wake_up_is_left_to_an_idle_process_of_the_same_worker(
-    process_id: int, settings: Any, claims: list[float]
-) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": False}
+@pytest.mark.usefixtures("without_listener")
+def test_wake_up_is_left_to_idle_process(process_id: int, claims: list[float]) -> None:
     idle = TwoProcesses(2, number=1)
     with working(process_id, idle=idle) as worker:
         eventually(lambda: claims)
@@ -121,25 +127,32 @@ def idle_tables() -> Iterator[list[IdleTable]]:
 
 
 @pytest.mark.parametrize("news", ["", MORE])
-def test_a_process_that_finds_a_backlog_wakes_those_that_left_it_the_wake_up(
+def test_backlog_wakes_other_processes(
     process_id: int, idle_tables: list[IdleTable], monkeypatch: pytest.MonkeyPatch, news: str
 ) -> None:
+    """They left the wake-up to this one; what follows unannounced is theirs too."""
     ours, others = idle_tables
     monkeypatch.setattr(WakeUps, "news", lambda _: news)
     monkeypatch.setattr(worker_module, "SECOND_POLL", timedelta(minutes=1))  # however slow the machine is
+    channel = enqueue.wake_ups.channel
     with psycopg.connect(url_for("app"), autocommit=True) as other:
-        other.execute(f"LISTEN {enqueue.wake_ups.channel}".encode())
+        other.execute(f"LISTEN {channel}".encode())
         with working(process_id, idle=ours):
             eventually(lambda: others.another_answers)  # it listens, and has no claim before it
             tasks.system.enqueue_many([tasks.system.call() for _ in range(5)])
-            eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job"), [(0,)])
-        wake_ups = list(other.notifies(timeout=3))
+            eventually(states, [])
+        change(f"NOTIFY {channel}, 'the last'")
+        wake_ups = []
+        for each in other.notifies(timeout=LIMIT_S):
+            if each.payload == "the last":
+                break
+            wake_ups.append(each)
     assert len({each.pid for each in wake_ups}) == 2, "the enqueuer's and the worker's"
-    assert {each.payload for each in wake_ups} == {news}, "what follows unannounced is theirs too"
+    assert {each.payload for each in wake_ups} == {news}
 
 
-def test_a_process_with_a_backlog_is_not_idle_between_two_jobs(
-    process_id: int, hooks: tasks.Hooks, idle_tables: list[IdleTable], monkeypatch: pytest.MonkeyPatch
+def test_process_with_backlog_is_not_idle(
+    work: Work, idle_tables: list[IdleTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wakes the others only when a backlog begins: a wake-up that they left it now would be lost."""
     ours, others = idle_tables
@@ -148,23 +161,22 @@ def test_a_process_with_a_backlog_is_not_idle_between_two_jobs(
 
     def start(note: str) -> None:
         started.append(note)
-        first.wait(20)
+        first.wait(LIMIT_S)
 
-    hooks.system = start
     was_idle: list[bool] = []
     claim = Claimer.claim
 
     def claim_later(*arguments: Any, **options: Any) -> Claim:
         if first.is_set() and not was_idle:
-            eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job"), [(0,)])  # the thread has said so before
+            eventually(states, [])  # the thread has said so before
             was_idle.append(others.another_answers)
         return claim(*arguments, **options)
 
     monkeypatch.setattr(Claimer, "claim", claim_later)
-    with working(process_id, idle=ours) as worker:
+    with working(work.process_id, idle=ours) as worker:
         eventually(lambda: worker.facts()["listening"] is True)
         eventually(lambda: others.another_answers)
-        tasks.system.enqueue()
+        work.add(start, tasks.system)
         eventually(lambda: started)
         first.set()
         eventually(lambda: was_idle)
@@ -172,11 +184,10 @@ def test_a_process_with_a_backlog_is_not_idle_between_two_jobs(
     assert was_idle == [False]
 
 
-def test_a_thread_that_ends_its_job_during_a_claim_does_not_show_its_process_as_idle(
-    process_id: int, hooks: tasks.Hooks, idle_tables: list[IdleTable], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deadlines, "POLL_EVERY_S", 60.0)  # nor does it say so later
-    monkeypatch.setattr(in_flight, "_IDLE_FOR_S", 60.0)
+def test_job_ending_during_claim(work: Work, idle_tables: list[IdleTable], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread does not show the process as idle."""
+    monkeypatch.setattr(deadlines, "POLL_EVERY_S", 2 * LIMIT_S)  # nor does it say so later
+    monkeypatch.setattr(in_flight, "_IDLE_FOR_S", 2 * LIMIT_S)
     ours, others = idle_tables
     show = ours.show
     runs, gate, late = threading.Semaphore(0), threading.Event(), threading.Event()
@@ -184,26 +195,69 @@ def test_a_thread_that_ends_its_job_during_a_claim_does_not_show_its_process_as_
     def run(note: str) -> None:
         runs.release()
         if note == "second":
-            gate.wait(20)
+            gate.wait(LIMIT_S)
 
     def show_late(*, idle: bool) -> None:
         if idle and not late.is_set() and threading.current_thread().name.startswith("salon-jobs-runner"):
-            tasks.system.enqueue(note="second")
-            assert runs.acquire(timeout=20)
+            work.add(run, tasks.system, note="second")
+            assert runs.acquire(timeout=LIMIT_S)
             show(idle=idle)
             late.set()
         else:
             show(idle=idle)
 
-    hooks.system = run
-    with working(process_id, 2, idle=ours) as worker:
+    with working(work.process_id, 2, idle=ours) as worker:
         eventually(lambda: worker.facts()["listening"] is True)
         eventually(lambda: others.another_answers)
         monkeypatch.setattr(ours, "show", show_late)
-        tasks.system.enqueue()
-        assert runs.acquire(timeout=20)
-        assert late.wait(20)
+        work.add(run, tasks.system)
+        assert runs.acquire(timeout=LIMIT_S)
+        assert late.wait(LIMIT_S)
         try:
             eventually(lambda: not others.another_answers)
         finally:
             gate.set()
+
+
+@pytest.mark.parametrize(("lives", "fault"), [(True, ""), (False, "2 threads that run jobs have ended")])
+def test_readiness_needs_living_threads(
+    process_id: int, monkeypatch: pytest.MonkeyPatch, lives: bool, fault: str
+) -> None:
+    entered = threading.Semaphore(0)
+    run = Runner._run
+
+    def run_or_end(self: Runner) -> None:
+        entered.release()
+        if lives:
+            run(self)
+
+    monkeypatch.setattr(Runner, "_run", run_or_end)
+    with working(process_id, concurrency=2) as worker:
+        assert all(entered.acquire(timeout=LIMIT_S) for _ in range(2))
+        eventually(lambda: fault in fault_of(worker))
+        assert bool(fault_of(worker)) is not lives
+        assert worker.facts().keys() == {"claimed_s_ago", "listening", "listener_silent_s"}
+
+
+def test_readiness_needs_written_ends(work: Work, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 0.05}
+    monkeypatch.setattr(Settings, "stale_after_s", 0.2)
+    with psycopg.connect(url_for(None)) as holder:
+        job_id = work.add(None, tasks.system)
+        lock = "SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE"
+        work.hooks.system = lambda note: holder.execute(lock, [job_id])
+        with work.working() as worker:
+            try:
+                eventually(lambda: "the end of a run could not be written" in fault_of(worker))
+                holder.rollback()
+                eventually(lambda: fault_of(worker), "")
+            finally:
+                holder.rollback()
+
+
+def fault_of(worker: Worker) -> str:
+    try:
+        worker.require_ready()
+    except NotReady as error:
+        return str(error)
+    return ""

@@ -60,7 +60,7 @@ def plain(small: str, migrated: None, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield
 
 
-def test_half_of_the_servers_connections_bound_the_default(plain: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_half_of_connections_bounds_default(plain: None, caplog: pytest.LogCaptureFixture) -> None:
     assert count_processes(None, OPTIONS, using="default") == 4
     [warning] = event_fields(caplog, "connections_short")
     assert (warning["connections"], warning["allowed"]) == (connections_of(PROCESSORS, OPTIONS), 18)
@@ -71,7 +71,7 @@ def test_half_of_the_servers_connections_bound_the_default(plain: None, caplog: 
 @pytest.mark.parametrize(
     "limit", ["ROLE plain CONNECTION LIMIT {}", "DATABASE postgres CONNECTION LIMIT {}"], ids=["role", "database"]
 )
-def test_limits_of_the_role_and_the_database_bound_it(small: str, plain: None, limit: str) -> None:
+def test_connection_limits_bound_default(small: str, plain: None, limit: str) -> None:
     with psycopg.connect(small, autocommit=True) as superuser:
         # Enough for two processes, also while this connection counts, and one that is about to end.
         superuser.execute(f"ALTER {limit.format(12)}".encode())
@@ -81,9 +81,7 @@ def test_limits_of_the_role_and_the_database_bound_it(small: str, plain: None, l
             superuser.execute(f"ALTER {limit.format(-1)}".encode())
 
 
-def test_connections_in_use_bound_it_and_one_process_is_started_at_least(
-    small: str, plain: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_used_connections_bound_default(small: str, plain: None, caplog: pytest.LogCaptureFixture) -> None:
     with ExitStack() as others:
         for more, processes in ((26, 2), (7, 1)):
             for _ in range(more):
@@ -94,7 +92,7 @@ def test_connections_in_use_bound_it_and_one_process_is_started_at_least(
     assert (warning["connections"], warning["allowed"] <= 4) == (6, True)
 
 
-def test_a_number_that_was_asked_for_is_kept_with_a_warning(plain: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_explicit_number_is_kept(plain: None, caplog: pytest.LogCaptureFixture) -> None:
     assert count_processes(8, OPTIONS, using="default") == 8
     assert not event_fields(caplog, "connections_short"), "34 of 37"
     assert count_processes(9, OPTIONS, using="default") == 9
@@ -102,7 +100,7 @@ def test_a_number_that_was_asked_for_is_kept_with_a_warning(plain: None, caplog:
     assert (warning["connections"], warning["allowed"] <= 37) == (38, True)
 
 
-def test_without_an_answer_it_is_bounded_by_the_usual_number(
+def test_usual_number_without_answer(
     migrated: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(supervisor, "usable_processors", lambda: PROCESSORS)
@@ -112,12 +110,12 @@ def test_without_an_answer_it_is_bounded_by_the_usual_number(
         assert count_processes(PROCESSORS, OPTIONS, using="default") == PROCESSORS
 
 
-def test_behind_a_pooler_nothing_bounds_it(plain: None, settings: Any) -> None:
+def test_pooler_bounds_nothing(plain: None, settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": "postgresql://127.0.0.1/direct"}
     assert count_processes(None, OPTIONS, using="default") == PROCESSORS
 
 
-def test_async_handlers_need_as_many_threads_again_however_many_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_of_async_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     before = connections_of(1, WorkerOptions(concurrency=8))
     monkeypatch.setattr(registry, "has_coroutines", lambda: True)
     assert {connections_of(1, WorkerOptions(concurrency=8, async_concurrency=n)) for n in (1, 1000)} == {before + 8}
