@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pytest
 from psycopg import sql
 
 from tests.interpreter import succeed
-from tests.settings import PASSWORD, url_for
+from tests.settings import PASSWORD, TEMPLATE, url_for
 
 URLS = {
     "DATABASE_URL_MIGRATOR": "migrator",
@@ -19,6 +20,19 @@ URLS = {
     "WORKER_DATABASE_URL": "worker_runtime",
     "OPERATOR_DATABASE_URL": "jobs_operator",
 }
+
+
+@contextmanager
+def spare_database(*, copied: bool) -> Iterator[str]:
+    """Create and drop a database, empty or migrated like the tests' own."""
+    name = f"salon_spare_{secrets.token_hex(4)}"
+    template = sql.Identifier(TEMPLATE if copied else "template1")
+    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as server:
+        server.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), template))
+        try:
+            yield name
+        finally:
+            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.fixture

@@ -10,16 +10,32 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
 from django.db import connections
 
 from tests.interpreter import start_python
+from tests.settings import url_for
 from tests.support import seen
 from tests.waiting import LIMIT_S, eventually
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
+URL = url_for("worker_runtime")
+QUICK: dict[str, Any] = {"PROCESS_SILENT_AFTER": 1, "POLL_INTERVAL": 0.2}
+
+
+def gone(*pids: int) -> bool:
+    """Return whether these processes have ended, reaped or not."""
+    return not any(map(_lives, pids))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def end_worker_connections() -> int:
@@ -42,7 +58,7 @@ class WorkerProcess:
     command: ClassVar[str] = "runworker"
     _begins_ready = False
 
-    def __init__(self, *arguments: str, url: str, ready: bool = False, **settings: object) -> None:
+    def __init__(self, *arguments: str, url: str = URL, ready: bool = False, **settings: object) -> None:
         self._begins_ready = ready
         self._start(
             [*self.command.split(), "--health-addr", "127.0.0.1:0", *arguments],
@@ -97,21 +113,33 @@ class WorkerProcess:
 
     def ask(self, path: str) -> tuple[int, dict[str, Any]]:
         """Request a path of its health endpoint; return the status and body."""
-        address = self.wait_for("health_listening")["address"]
         try:
-            with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as response:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=LIMIT_S) as response:
                 return response.status, json.load(response)
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.load(error)
 
+    @property
+    def address(self) -> str:
+        """Where its health endpoint listens."""
+        return str(self.wait_for("health_listening")["address"])
+
+    def readiness(self) -> dict[str, Any]:
+        """Return the body of /readyz, whatever the status is."""
+        return self.ask("/readyz")[1]
+
     def children(self) -> list[dict[str, Any]]:
-        """Return what /readyz shows of the processes that run jobs."""
-        children: list[dict[str, Any]] = self.ask("/readyz")[1]["children"]
+        """Return what /readyz shows of the processes that run jobs; none while the process is not ready."""
+        children: list[dict[str, Any]] = self.readiness().get("children", [])
         return children
 
+    def child(self) -> tuple[int, int]:
+        """Return process_id and pid of the only child, when it is ready."""
+        [child] = self.wait_until_ready().children()
+        return child["process_id"], child["pid"]
+
     def wait_until_ready(self) -> Self:
-        self.wait_for("health_listening")
         eventually(lambda: self.ask("/readyz")[0], 200, what=lambda: self.output)
         return self
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.backend.aliases import BACKEND
 from tests.backend.django_tasks_api import PACKAGE
-from tests.e2e.stubborn import spare_database
+from tests.databases import spare_database
 from tests.integrations.tiny_project import APPS, TinyProject
 from tests.settings import url_for
 

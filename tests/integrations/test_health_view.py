@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.stubborn import spare_database
+from tests.databases import spare_database
 from tests.interpreter import manage
 from tests.settings import PASSWORD, url_for
 from tests.support import closed_port
