@@ -18,7 +18,7 @@ def test_the_file_is_what_the_declaration_says() -> None:
     assert [path.name for path in FILE.parent.iterdir()] == ["roles.sql"]
 
 
-def test_the_owner_roles_are_those_of_the_demo_settings() -> None:
+def test_owner_roles_match_the_demo_settings() -> None:
     assert conf.roles == Roles(extra_owners=DEMO_OWNER_ROLES)
 
 
@@ -28,7 +28,8 @@ def test_the_file_holds_no_password() -> None:
     assert all(re.fullmatch(r"NULL'\);|:'\w+_password';", value) for value in values)
 
 
-def test_every_login_role_refuses_superuser_and_bypassrls_and_only_owners_bypass() -> None:
+def test_login_roles_are_restricted() -> None:
+    """No login role may be a superuser or bypass row-level security; only owners of functions bypass it."""
     for script in build_scripts(Roles(extra_owners=DEMO_OWNER_ROLES)):
         assert "NOSUPERUSER NOCREATEDB NOCREATEROLE" in script.make
         assert ("'NOLOGIN BYPASSRLS " in script.make) is script.spec.owns_functions

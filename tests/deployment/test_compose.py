@@ -68,7 +68,7 @@ def test_the_services_are_exactly_these() -> None:
 
 
 @pytest.mark.parametrize("service", URLS)
-def test_a_service_gets_only_the_urls_it_needs(service: str) -> None:
+def test_service_gets_only_its_own_urls(service: str) -> None:
     environment: dict[str, str] = SERVICES[service]["environment"]
     urls = {name: value for name, value in environment.items() if "://" in value}
     assert {name: re.findall(r"://(\w+)", value) for name, value in urls.items()} == {
@@ -84,7 +84,8 @@ def test_the_migrators_url_reaches_migrate_alone() -> None:
 
 
 @pytest.mark.parametrize("service", VARIABLES)
-def test_a_service_sees_only_its_own_variables_and_no_secret_has_a_default(service: str) -> None:
+def test_service_sees_only_its_own_variables(service: str) -> None:
+    """No secret has a default."""
     text = yaml.safe_dump(SERVICES[service], width=10_000)
     assert set(re.findall(r"\$\{?(\w+)", text)) == VARIABLES[service]
     secrets = {name for name in VARIABLES[service] if name.endswith(("_PASSWORD", "_KEY"))}
@@ -99,11 +100,11 @@ def test_nothing_is_handed_over_but_by_the_environment() -> None:
     assert {name: SERVICES[name]["volumes"][0].partition(":")[0] for name in stores} == {name: name for name in stores}
 
 
-def test_only_the_web_process_gets_the_key_that_signs_sessions() -> None:
+def test_only_web_gets_the_secret_key() -> None:
     assert [name for name, service in SERVICES.items() if "SECRET_KEY" in service["environment"]] == ["web"]
 
 
-def test_bootstrap_comes_before_migrate_and_migrate_before_the_runtimes() -> None:
+def test_services_start_in_order() -> None:
     assert SERVICES["bootstrap"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
     assert SERVICES["migrate"]["depends_on"] == {"bootstrap": {"condition": "service_completed_successfully"}}
     ended = {"condition": "service_completed_successfully"}
@@ -114,17 +115,17 @@ def test_bootstrap_comes_before_migrate_and_migrate_before_the_runtimes() -> Non
 
 
 @pytest.mark.parametrize("service", ["postgres", "nats", "azurite", "web", *RUNTIMES])
-def test_what_goes_on_has_a_health_check(service: str) -> None:
+def test_runtimes_have_a_health_check(service: str) -> None:
     assert SERVICES[service]["healthcheck"]["test"][0] == "CMD"
 
 
-def test_what_goes_on_is_there_again_after_the_machine_was_started_anew() -> None:
+def test_runtimes_start_again_with_the_machine() -> None:
     goes_on = {name for name, each in SERVICES.items() if each.get("restart") == "unless-stopped"}
     assert goes_on == set(SERVICES) - {"queues", "bootstrap", "migrate"}
 
 
 @pytest.mark.parametrize("service", ["web", *RUNTIMES])
-def test_what_goes_on_may_write_nowhere(service: str) -> None:
+def test_runtimes_may_write_nowhere(service: str) -> None:
     definition = SERVICES[service]
     assert definition["read_only"] is True
     assert definition["cap_drop"] == ["ALL"]
@@ -132,19 +133,19 @@ def test_what_goes_on_may_write_nowhere(service: str) -> None:
 
 
 @pytest.mark.parametrize(("service", "port"), RUNTIMES.items())
-def test_health_listens_inside_the_container_and_is_asked(service: str, port: int) -> None:
+def test_health_listens_inside_the_container(service: str, port: int) -> None:
     command: list[str] = SERVICES[service]["command"]
     assert command[command.index("--health-addr") + 1] == f"0.0.0.0:{port}"
     assert SERVICES[service]["healthcheck"]["test"][-1] == f"http://127.0.0.1:{port}/readyz"
     assert "ports" not in SERVICES[service], "health is for the container's own network"
 
 
-def test_the_runtimes_have_longer_to_stop_than_their_own_thirty_seconds() -> None:
+def test_stop_grace_exceeds_the_workers_own() -> None:
     for service in RUNTIMES:
         assert int(SERVICES[service]["stop_grace_period"].removesuffix("s")) > 30
 
 
-def test_the_image_runs_as_an_ordinary_user_from_the_locked_requirements() -> None:
+def test_image_is_unprivileged_and_locked() -> None:
     lines = (ROOT / "docker" / "Dockerfile").read_text().splitlines()
     assert "USER 10001" in lines, "a number, which Kubernetes can compare with 0"
     assert any("--require-hashes" in line for line in lines)

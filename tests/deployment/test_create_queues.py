@@ -13,7 +13,7 @@ from tests.interpreter import run_command
 from tests.servers.azure import AzureBroker
 
 
-def test_the_stream_and_the_queue_are_there_afterwards() -> None:
+def test_stream_and_queue_are_created() -> None:
     async def subjects(client: Client) -> object:
         return (await client.jetstream().stream_info("reservations")).config.subjects
 

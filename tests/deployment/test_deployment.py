@@ -58,7 +58,7 @@ def commands() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(("where", "words"), commands().items(), ids=commands())
-def test_every_command_is_one_and_takes_these_options(where: str, words: list[str]) -> None:
+def test_commands_and_options_exist(where: str, words: list[str]) -> None:
     command = load_command_class("salon_jobs", words[0])
     parsed = command.create_parser("manage.py", words[0]).parse_args(list(map(str, words[1:])))
     if words[0] in ("runworker", "runscheduler", "relay_outbox", "consume_queue") and "/" in where:
@@ -105,7 +105,8 @@ def test_kubernetes_restarts_by_liveness_alone(name: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_every_pod_has_a_secret_of_its_own_and_no_rights(name: str) -> None:
+def test_pods_are_unprivileged(name: str) -> None:
+    """Each has a secret of its own."""
     pod, runs = PODS[name]["spec"]["template"], container(PODS[name])
     [secret] = runs["envFrom"]
     own = {"migrate": "migrator"}.get(runs["name"], runs["name"])
@@ -128,7 +129,8 @@ def test_deployments_select_their_own_pods(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
-def test_units_stop_the_process_that_was_started_and_give_it_its_time(path: Path) -> None:
+def test_units_stop_in_order(path: Path) -> None:
+    """They stop the process that was started, and give it its time."""
     found = unit(path)
     name = path.stem.removeprefix("salon-jobs-")
     assert found["EnvironmentFile"] == [f"/etc/salon-jobs/{name}.env"]
@@ -141,7 +143,8 @@ def test_units_stop_the_process_that_was_started_and_give_it_its_time(path: Path
         assert found["StartLimitIntervalSec"] == ["0"], "systemd would give up after five quick ends"
 
 
-def test_web_servers_open_no_control_socket_and_have_their_time_to_stop() -> None:
+def test_web_servers_stop_in_order() -> None:
+    """They open no control socket, and have their time to stop."""
     # It would lie in a home that is not there, or that may not be written.
     pod = OBJECTS["Deployment/salon-jobs-web"]["spec"]["template"]["spec"]
     [web] = pod["containers"]

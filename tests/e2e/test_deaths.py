@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.e2e import tasks
@@ -15,8 +15,32 @@ from tests.support import seen
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("database")
-URL = url_for("worker_runtime")
 JOBS = "SELECT count(*) FROM salon_jobs_job"
+OF_CHILD = (
+    "worker.finisher.Finisher.poll",
+    "worker.deadlines.DeadlineWatcher.poll",
+    "process.listener.Listener.poll",
+    "worker.worker.Worker.poll",
+    "worker.child._Reporter.poll",
+    "worker.runner.Runner._run",
+    "worker.child._Child._stop_on_request",
+)
+OF_SUPERVISOR = (
+    "process.heartbeat.Heartbeat.poll",
+    "worker.maintenance.Maintenance.poll",
+    "worker.child_process.ChildSupervisor.poll",
+    "schedules.scheduler.Scheduler.poll",
+    "worker.supervisor.Supervisor.run",
+    "worker.child_process.ChildProcess._listen",
+    "process.health_server._Server.service_actions",
+)
+OF_RELAY = ("outbox.marker.Marker.poll", "process.listener.Listener.poll", "outbox.relay.Relay.poll")
+
+
+def dying(method: str, folder: Path) -> dict[str, Any]:
+    """Return the settings of a process in which the first call of a method ends its thread."""
+    (dies := folder / "dies").touch()
+    return {"DIES": [f"salon_jobs.{method}", str(dies)]}
 
 
 def ten(worker: WorkerProcess) -> list[int]:
@@ -26,23 +50,10 @@ def ten(worker: WorkerProcess) -> list[int]:
     return ids
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "worker.finisher.Finisher.poll",
-        "worker.deadlines.DeadlineWatcher.poll",
-        "process.listener.Listener.poll",
-        "worker.worker.Worker.poll",
-        "worker.child._Reporter.poll",
-        "worker.runner.Runner._run",
-        "worker.child._Child._stop_on_request",
-    ],
-)
-def test_a_child_of_which_a_thread_dies_is_replaced(tmp_path: Path, method: str) -> None:
-    (dies := tmp_path / "dies").touch()
-    with WorkerProcess("--concurrency", "2", url=URL, DIES=[f"salon_jobs.{method}", str(dies)]) as worker:
-        died = worker.wait_for("thread_died")
-        assert "SystemExit" in died["traceback"]
+@pytest.mark.parametrize("method", OF_CHILD)
+def test_child_is_replaced_when_a_thread_dies(tmp_path: Path, method: str) -> None:
+    with WorkerProcess("--concurrency", "2", **dying(method, tmp_path)) as worker:
+        assert "SystemExit" in worker.wait_for("thread_died")["traceback"]
         assert worker.wait_for("child_died")["end"] == "ended with status 70"
         ids = ten(worker)
         assert worker.end() == 0, worker.output
@@ -50,40 +61,27 @@ def test_a_child_of_which_a_thread_dies_is_replaced(tmp_path: Path, method: str)
 
 
 @pytest.mark.parametrize(
-    "method",
-    [
-        "process.heartbeat.Heartbeat.poll",
-        "worker.maintenance.Maintenance.poll",
-        "worker.child_process.ChildSupervisor.poll",
-        "schedules.scheduler.Scheduler.poll",
-        "worker.supervisor.Supervisor.run",
-        "worker.child_process.ChildProcess._listen",
-        "process.health_server._Server.service_actions",
-    ],
+    ("kind", "method"),
+    [*(("supervisor", method) for method in OF_SUPERVISOR), *(("relay", method) for method in OF_RELAY)],
 )
-def test_a_supervisor_of_which_a_thread_dies_stops_and_fails(tmp_path: Path, method: str) -> None:
-    (dies := tmp_path / "dies").touch()
-    with WorkerProcess("--with-scheduler", url=URL, DIES=[f"salon_jobs.{method}", str(dies)]) as worker:
-        assert worker.wait() == 1, worker.output
-        assert worker.logged("process_stopped", kind="supervisor", clean=False)
+def test_process_fails_when_a_thread_dies(tmp_path: Path, kind: str, method: str) -> None:
+    settings = dying(method, tmp_path)
+    started = (
+        WorkerProcess("--with-scheduler", **settings)
+        if kind == "supervisor"
+        else RelayProcess(OUTBOX={"PRODUCER": "test"}, **settings)
+    )
+    with started as process:
+        assert process.wait() == 1, process.output
+        assert process.logged("process_stopped", kind=kind, clean=False)
     eventually(lambda: not seen("SELECT FROM salon_jobs_process WHERE kind = 'worker'"))
 
 
-@pytest.mark.parametrize(
-    "method", ["outbox.marker.Marker.poll", "process.listener.Listener.poll", "outbox.relay.Relay.poll"]
-)
-def test_a_relay_of_which_a_thread_dies_stops_and_fails(tmp_path: Path, method: str) -> None:
-    (dies := tmp_path / "dies").touch()
-    with RelayProcess(url=URL, OUTBOX={"PRODUCER": "test"}, DIES=[f"salon_jobs.{method}", str(dies)]) as relay:
-        assert relay.wait() == 1, relay.output
-        assert relay.logged("process_stopped", kind="relay", clean=False)
-
-
-def test_a_job_that_had_ended_when_its_finisher_died_is_charged_and_runs_again(tmp_path: Path) -> None:
-    dies = tmp_path / "dies"
-    settings: dict[str, Any] = {"DIES": ["salon_jobs.worker.finisher.Finisher._write_once", str(dies)]}
-    with WorkerProcess(url=URL, ready=True, **settings) as worker:
-        dies.touch()
+def test_ended_job_runs_again_when_the_finisher_dies(tmp_path: Path) -> None:
+    settings = dying("worker.finisher.Finisher._write_once", tmp_path)
+    (tmp_path / "dies").unlink()
+    with WorkerProcess(ready=True, **settings) as worker:
+        (tmp_path / "dies").touch()
         job = tasks.nothing.enqueue()
         assert worker.wait_for("job_rescued", job_id=job.id)["charged"]
         worker.wait_for("job_succeeded", job_id=job.id)
@@ -93,8 +91,8 @@ def test_a_job_that_had_ended_when_its_finisher_died_is_charged_and_runs_again(t
 
 
 @pytest.mark.parametrize("how", ["closed", "none", "full"])
-def test_a_handler_that_takes_the_output_away_keeps_no_end_from_being_written(how: str) -> None:
-    with WorkerProcess(url=URL, ready=True) as worker:
+def test_lost_output_keeps_no_end_from_being_written(how: str) -> None:
+    with WorkerProcess(ready=True) as worker:
         [child] = worker.children()
         tasks.close_output.enqueue(how=how)
         eventually(lambda: seen(JOBS), [(0,)])
@@ -106,8 +104,8 @@ def test_a_handler_that_takes_the_output_away_keeps_no_end_from_being_written(ho
         assert worker.end() == 0, worker.output
 
 
-def test_receivers_that_exit_harm_neither_the_others_nor_the_worker(tmp_path: Path) -> None:
-    with WorkerProcess(url=URL, ready=True) as worker:
+def test_receivers_that_exit_harm_nobody(tmp_path: Path) -> None:
+    with WorkerProcess(ready=True) as worker:
         [child] = worker.children()
         first = tasks.exit_in_receivers.enqueue(started=str(tmp_path / "told"))
         worker.wait_for("job_succeeded", job_id=first.id)
@@ -121,9 +119,9 @@ def test_receivers_that_exit_harm_neither_the_others_nor_the_worker(tmp_path: Pa
         assert worker.end() == 0
 
 
-def test_a_child_that_can_write_no_end_while_the_database_answers_is_replaced() -> None:
+def test_child_that_can_write_no_end_is_replaced() -> None:
     patches = {"salon_jobs.worker.child._STUCK_S": 1.0, "salon_jobs.worker.child_process._STUCK_S": 2.0}
-    with WorkerProcess("--concurrency", "2", url=URL, ready=True, PATCHES=patches) as worker:
+    with WorkerProcess("--concurrency", "2", ready=True, PATCHES=patches) as worker:
         [child] = worker.children()
         worker.wait_for("job_succeeded", job_id=tasks.hold_finisher.enqueue().id)
         job = tasks.nothing.enqueue()
@@ -136,18 +134,17 @@ def test_a_child_that_can_write_no_end_while_the_database_answers_is_replaced() 
 
 
 @pytest.mark.slow
-def test_a_child_that_waits_for_a_lock_on_the_jobs_is_left_alone() -> None:
-    import psycopg
-
+def test_child_that_waits_for_a_lock_is_left_alone() -> None:
     patches = {"salon_jobs.worker.child._STUCK_S": 0.5, "salon_jobs.worker.child_process._STUCK_S": 1.0}
-    with WorkerProcess("--concurrency", "2", url=URL, ready=True, PATCHES=patches) as worker:
+    with WorkerProcess("--concurrency", "2", ready=True, PATCHES=patches) as worker:
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
         with psycopg.connect(url_for(None)) as holder:
             job = tasks.wait_briefly.enqueue()
             eventually(lambda: seen("SELECT FROM salon_jobs_job WHERE state = 'running'"))
             holder.execute("LOCK TABLE salon_jobs_job IN SHARE MODE")
             eventually(lambda: seen("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
-            signal.sigtimedwait([], 6.0)
+            # Many times the seconds after which it would be killed.
+            eventually(lambda: holder.execute("SELECT clock_timestamp() - now() > '6 s'").fetchall(), [(True,)])
         worker.wait_for("job_succeeded", job_id=job.id)
         assert not worker.logged("child_killed")
         assert worker.end() == 0

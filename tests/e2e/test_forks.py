@@ -1,4 +1,4 @@
-"""Shows what becomes of processes that a handler starts: copies of the worker, and programs."""
+"""Tests what becomes of processes that a handler starts: copies of the worker, and programs."""
 
 from __future__ import annotations
 
@@ -7,81 +7,64 @@ import signal
 from pathlib import Path
 from uuid import UUID
 
-import pytest
-
 from tests.e2e import tasks
-from tests.e2e.test_supervisor import child_of, gone
-from tests.e2e.worker_process import WorkerProcess
-from tests.settings import url_for
+from tests.e2e.worker_process import WorkerProcess, gone
 from tests.support import seen
 from tests.waiting import eventually
 
-URL = url_for("worker_runtime")
 
+def test_forked_handler_is_one_run(stores: list[UUID], tmp_path: Path) -> None:
+    """It goes on in the worker alone, whether it is a function or a coroutine; a process has a connection of its own."""
+    with WorkerProcess("--concurrency", "1") as worker:
+        before = worker.child()
 
-@pytest.mark.parametrize(("ends_by", "status"), [("return", 0), ("error", 1), ("exit", 7), ("close", 0)])
-def test_a_handler_that_goes_on_in_a_copy_is_one_run(
-    stores: list[UUID], tmp_path: Path, ends_by: str, status: int
-) -> None:
-    pid = tmp_path / "pid"
-    with WorkerProcess("--concurrency", "1", url=URL) as worker:
-        before = child_of(worker)
-        job = tasks.fork.using(max_attempts=1).enqueue(store_id=stores[0], pid=str(pid), ends_by=ends_by)
-        worker.wait_for("job_succeeded", job_id=job.id)
-        after = [tasks.write.enqueue(store_id=store).id for store in stores]
-        for job_id in after:
-            worker.wait_for("job_succeeded", job_id=job_id)
-        copy, ended = map(int, pid.read_text().split())
-        assert (gone(copy), ended) == (True, status)
-        assert child_of(worker) == before
-        assert worker.end() == 0
-        assert len(worker.logged("job_succeeded")) == 4
-        assert not worker.logged("job_failed")
-        assert not worker.logged("connection_discarded")
-        assert ("in the copy" in worker.output) is (ends_by == "error")
-    assert seen("SELECT count(*) FROM customer") == [(4,)]
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+        def run(task: object, **arguments: object) -> None:
+            job = task.using(max_attempts=1).enqueue(**arguments)  # type: ignore[attr-defined]
+            worker.wait_for("job_succeeded", job_id=job.id)
+            worker.wait_for("job_succeeded", job_id=tasks.write.enqueue(store_id=stores[1]).id)
 
-
-def test_a_coroutine_that_goes_on_in_a_copy_is_one_run(stores: list[UUID], tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    with WorkerProcess(url=URL) as worker:
-        worker.wait_for("job_succeeded", job_id=tasks.fork_in_coroutine.enqueue(pid=str(pid)).id)
-        worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
+        for ends_by, status in (("return", 0), ("error", 1), ("exit", 7), ("close", 0)):
+            run(tasks.fork, store_id=stores[0], pid=str(pid := tmp_path / ends_by), ends_by=ends_by)
+            copy, ended = map(int, pid.read_text().split())
+            assert (gone(copy), ended) == (True, status), ends_by
+            assert ("in the copy" in worker.output) is (ends_by != "return")
+        run(tasks.fork_in_coroutine, pid=str(pid := tmp_path / "coroutine"))
         copy, ended = map(int, pid.read_text().split())
         assert (gone(copy), ended) == (True, 0)
         assert len(Path(f"{pid}-others").read_text().split()) == 1, "what was about to run goes on in the worker alone"
+        run(tasks.multiprocess, store_id=stores[0], done=str(tmp_path / "done"))
+        assert worker.child() == before
         assert worker.end() == 0
-        assert len(worker.logged("job_succeeded")) == 2
+        assert len(worker.logged("job_succeeded")) == 12
+        assert not worker.logged("job_failed")
+        assert not worker.logged("connection_discarded")
+    assert seen("SELECT count(*) FROM customer") == [(11,)]
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
-def test_a_process_of_multiprocessing_uses_a_connection_of_its_own(stores: list[UUID], tmp_path: Path) -> None:
-    with WorkerProcess(url=URL) as worker:
-        job = tasks.multiprocess.enqueue(store_id=stores[0], done=str(tmp_path / "done"))
-        worker.wait_for("job_succeeded", job_id=job.id)
-        assert worker.end() == 0
-    assert seen("SELECT count(*) FROM customer") == [(1,)]
+def test_processes_of_a_handler_end_with_the_worker(database: None, tmp_path: Path) -> None:
+    """With its child when that is killed, and with it when it stops."""
+    left: list[int] = []
+    with WorkerProcess() as worker:
+        process_id, pid = worker.child()
 
+        def leave() -> list[int]:
+            for task in (tasks.fork_and_stay, tasks.leave_behind):
+                file = tmp_path / f"{len(left)}"
+                worker.wait_for("job_succeeded", job_id=task.enqueue(pid=str(file)).id)
+                left.append(int(file.read_text()))
+            assert not any(map(gone, left[-2:]))
+            return left[-2:]
 
-@pytest.mark.parametrize("killed", [True, False])
-def test_what_a_handler_leaves_running_ends_with_its_process(
-    stores: list[UUID], tmp_path: Path, *, killed: bool
-) -> None:
-    copy, program = tmp_path / "copy", tmp_path / "program"
-    with WorkerProcess(url=URL) as worker:
-        process_id, pid = child_of(worker)
-        for left, task in ((copy, tasks.fork_and_stay), (program, tasks.leave_behind)):
-            worker.wait_for("job_succeeded", job_id=task.enqueue(pid=str(left)).id)
-        pids = [int(left.read_text()) for left in (copy, program)]
         try:
-            assert not any(map(gone, pids))
-            if killed:
-                os.kill(pid, signal.SIGKILL)
-                eventually(lambda: all(map(gone, pids)))
-                eventually(lambda: child_of(worker)[0] != process_id)
+            pids = leave()
+            os.kill(pid, signal.SIGKILL)
+            eventually(lambda: gone(*pids))
+            eventually(lambda: worker.child()[0] != process_id)
+            pids = leave()
             assert worker.end() == 0
-            eventually(lambda: all(map(gone, pids)))
+            eventually(lambda: gone(*pids))
         finally:
-            for each in pids:
+            for each in left:
                 if not gone(each):
                     os.kill(each, signal.SIGKILL)

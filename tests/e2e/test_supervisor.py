@@ -140,7 +140,10 @@ def test_child_killed_during_a_claim_keeps_nothing(stores: list[UUID]) -> None:
 
 
 def test_claim_without_an_answer_is_given_back(stores: list[UUID]) -> None:
-    with SeveringProxy(URL) as proxy, WorkerProcess(url=proxy.url, POLL_INTERVAL=3600, LISTEN=URL, ready=True) as worker:
+    with (
+        SeveringProxy(URL) as proxy,
+        WorkerProcess(url=proxy.url, POLL_INTERVAL=3600, LISTEN=URL, ready=True) as worker,
+    ):
         eventually(lambda: worker.children()[0]["listening"] is True)
         # A claim that returns nothing, owed to an earlier wake-up, may come first, and a slow one may be fair.
         # Maintenance reads the names of tasks, but no payload.

@@ -62,7 +62,7 @@ def kill(stack: Stack, *names: str) -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_service_may_write_nowhere_and_has_no_rights(stack: Stack, name: str) -> None:
+def test_service_is_unprivileged(stack: Stack, name: str) -> None:
     stack.wait_until_healthy(name)
     status = dict(re.findall(r"^(\w+):\s+(.*)$", stack.execute(name, "cat", "/proc/1/status"), re.MULTILINE))
     assert {status[each] for each in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
@@ -73,7 +73,7 @@ def test_a_service_may_write_nowhere_and_has_no_rights(stack: Stack, name: str) 
     stack.execute(name, "touch", "/tmp/new")
 
 
-def test_everything_is_done_whichever_service_is_killed(stack: Stack, tmp_path: Path) -> None:
+def test_everything_is_done_whatever_is_killed(stack: Stack, tmp_path: Path) -> None:
     for name in RUNNING:
         stack.wait_until_healthy(name)
     with superuser(stack) as connection:
@@ -111,7 +111,7 @@ def test_everything_is_done_whichever_service_is_killed(stack: Stack, tmp_path: 
             assert uploads.figures(uploaded=uploaded[0], rolled_back=0).jobs == uploaded[0] > 0
 
 
-def test_a_file_uploaded_after_everything_was_killed_at_once_is_parsed(stack: Stack) -> None:
+def test_upload_after_everything_was_killed(stack: Stack) -> None:
     kill(stack, *RUNNING)
     store = str(uuid4())
     with superuser(stack) as connection:

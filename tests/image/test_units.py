@@ -58,7 +58,7 @@ def machine(stack: Stack) -> Machine:
     return machine
 
 
-def test_the_units_start_without_rights_are_restarted_and_stop(machine: Machine) -> None:
+def test_units_start_restart_and_stop(machine: Machine) -> None:
     machine.run("systemctl", "start", "salon-jobs-migrate")
     machine.run("systemctl", "enable", "--now", *(f"salon-jobs-{unit}" for unit in HEALTH))
     before: dict[str, str] = {}

@@ -47,9 +47,11 @@ def label(apps: Any, _editor: Any, store_id: UUID) -> None:
     assert shelves.update(label=f"of {store_id}") == 1
 
 
-def test_the_function_runs_once_for_each_store_and_sees_that_store_alone(
+def test_function_runs_once_for_each_store(
     shelves: ProjectState, stores: list[UUID], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It sees the rows of that store alone."""
+
     def back(apps: Any, _editor: Any, store_id: UUID) -> None:
         assert apps.get_model("salon", "Shelf").objects.using("migrator").update(label="old") == 1
 
@@ -68,7 +70,7 @@ def test_the_function_runs_once_for_each_store_and_sees_that_store_alone(
 
 
 @pytest.mark.parametrize(("atomic", "done"), [(True, 0), (False, 1)], ids=["one transaction", "one for each store"])
-def test_a_failure_names_the_store_and_undoes_what_its_transaction_did(
+def test_failure_names_the_store_and_rolls_back(
     shelves: ProjectState, stores: list[UUID], atomic: bool, done: int
 ) -> None:
     def fail(apps: Any, editor: Any, store_id: UUID) -> None:
@@ -82,7 +84,9 @@ def test_a_failure_names_the_store_and_undoes_what_its_transaction_did(
     assert [label for _, label in seen(LABELS)].count("old") == 3 - done
 
 
-def test_without_a_store_nothing_can_be_read_or_changed_by_mistake(shelves: ProjectState, stores: list[UUID]) -> None:
+def test_migration_without_a_store_fails(shelves: ProjectState, stores: list[UUID]) -> None:
+    """Nothing is read or changed by mistake."""
+
     def forget(apps: Any, _editor: Any) -> None:
         apps.get_model("salon", "Shelf").objects.using("migrator").update(label="new")
 
@@ -98,7 +102,7 @@ def test_without_a_store_nothing_can_be_read_or_changed_by_mistake(shelves: Proj
     assert seen(LABELS) == [(store, "old") for store in stores]
 
 
-def test_the_schema_of_isolated_tables_changes_as_ever(shelves: ProjectState, stores: list[UUID]) -> None:
+def test_schema_of_isolated_tables_can_change(shelves: ProjectState, stores: list[UUID]) -> None:
     null: Any = {"null": True, "on_delete": models.DO_NOTHING}
     migrate(
         AddField("shelf", "size", models.IntegerField(default=1)),
@@ -112,9 +116,7 @@ def test_the_schema_of_isolated_tables_changes_as_ever(shelves: ProjectState, st
     assert seen("SELECT size, keeper_id FROM shelf") == [(1, None)] * 3
 
 
-def test_without_the_function_that_lists_the_stores_it_says_what_to_depend_on(
-    shelves: ProjectState, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_fan_out_function_is_explained(shelves: ProjectState, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Settings, "fan_out_function", "public.nothing")
     with (
         override_settings(SALON_JOBS=dict(settings.SALON_JOBS)),
@@ -128,7 +130,7 @@ def test_without_the_function_that_lists_the_stores_it_says_what_to_depend_on(
         migrate(RunForEachStore(label), state=shelves)
 
 
-def test_it_is_reversible_when_it_is_told_how(shelves: ProjectState) -> None:
+def test_run_for_each_store_is_reversible(shelves: ProjectState) -> None:
     assert not RunForEachStore(label).reversible
     assert RunForEachStore(label, RunForEachStore.noop).reversible
     migrate(RunForEachStore(label, RunForEachStore.noop), state=shelves, backwards=True)
@@ -137,7 +139,7 @@ def test_it_is_reversible_when_it_is_told_how(shelves: ProjectState) -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_with_one_database_user_a_store_is_demanded_while_migrate_runs(stores: list[UUID]) -> None:
+def test_one_user_needs_a_store_during_migrate(stores: list[UUID]) -> None:
     connection = connections["migrator"]
 
     def update() -> int:

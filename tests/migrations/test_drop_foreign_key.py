@@ -31,7 +31,7 @@ def keyed(library: ProjectState, stores: list[UUID]) -> ProjectState:
     return library
 
 
-def test_the_key_on_these_columns_goes_and_no_other(keyed: ProjectState) -> None:
+def test_only_the_key_on_the_columns_goes(keyed: ProjectState) -> None:
     before = dict(seen(KEYS))
     old = "What 'is' it?"
     assert len(before) == 2
@@ -39,7 +39,7 @@ def test_the_key_on_these_columns_goes_and_no_other(keyed: ProjectState) -> None
     assert dict(seen(KEYS)) == {name: valid for name, valid in before.items() if name != old}
 
 
-def test_on_the_way_back_it_is_there_again_and_holds_every_row(keyed: ProjectState, stores: list[UUID]) -> None:
+def test_backwards_restores_and_checks_the_key(keyed: ProjectState, stores: list[UUID]) -> None:
     rights = access_of("book")
     migrate(DROP, state=keyed)
     migrate(DROP, state=keyed, backwards=True)
@@ -58,14 +58,14 @@ def test_on_the_way_back_it_is_there_again_and_holds_every_row(keyed: ProjectSta
     [DropForeignKey("book", ["shelf_id"]), DropForeignKey("book", ["shelf_id", "store_id"], to="store")],
     ids=["other columns", "another table"],
 )
-def test_where_there_is_no_such_key_it_says_so(keyed: ProjectState, missing: DropForeignKey) -> None:
+def test_missing_key_is_an_error(keyed: ProjectState, missing: DropForeignKey) -> None:
     before = seen(KEYS)
     with pytest.raises(ProgrammingError, match=r"no foreign key on book \(shelf_id"):
         migrate(missing, state=keyed)
     assert seen(KEYS) == before
 
 
-def test_it_can_be_taken_back_only_when_it_is_told_to_what(keyed: ProjectState) -> None:
+def test_drop_is_reversible_with_the_columns(keyed: ProjectState) -> None:
     assert DROP.reversible
     assert not DropForeignKey("book", ["shelf_id"], to="shelf").reversible
     assert "What" not in sql_of(DROP, keyed), "what is written down looks the name up where it is run"

@@ -63,7 +63,8 @@ def step(operation: Operation, state: ProjectState, *, backwards: bool = False) 
     return migrate(operation, state=state.clone(), atomic=atomic, backwards=backwards)
 
 
-def test_every_row_gets_its_parents_store_those_of_old_code_too(library: ProjectState, stores: list[UUID]) -> None:
+def test_rows_get_the_store_of_their_parent(library: ProjectState, stores: list[UUID]) -> None:
+    """Those that old code adds meanwhile do, too."""
     state = step(FILL, step(COLUMN, library))
     change(PUT, uuid4(), stores[0])
     assert sum(own is not None for own, _ in seen(STORES)) == 1, "the new row"
@@ -91,7 +92,7 @@ def test_each_step_leads_back(library: ProjectState) -> None:
         assert seen(CATALOGUE) == look, operation
 
 
-def test_a_backfill_continues_where_it_was_ended(
+def test_backfill_continues_where_it_stopped(
     library: ProjectState, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     state, briefly, calls = step(COLUMN, library), existing._briefly, []
@@ -123,7 +124,8 @@ def test_a_backfill_continues_where_it_was_ended(
     ]
 
 
-def test_a_row_without_a_store_is_named_and_the_table_remains_as_it_was(library: ProjectState) -> None:
+def test_row_without_a_store_is_named(library: ProjectState) -> None:
+    """The table remains as it was."""
     state = step(COLUMN, library)
     with pytest.raises(IntegrityError, match="violated by some row") as error:
         step(REQUIRE, state)
@@ -133,7 +135,8 @@ def test_a_row_without_a_store_is_named_and_the_table_remains_as_it_was(library:
     assert seen("SELECT conname FROM pg_constraint WHERE conrelid = 'book'::regclass AND contype = 'c'") == []
 
 
-def test_alter_field_says_what_to_write_and_that_works(library: ProjectState, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alter_field_suggests_require_store(library: ProjectState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it suggests works."""
     state = step(BACKFILL, step(COLUMN, library))
     isolated = step(ISOLATE, state)
     required = models.ForeignKey("salon.Store", models.DO_NOTHING, db_index=False)
@@ -150,13 +153,14 @@ def test_alter_field_says_what_to_write_and_that_works(library: ProjectState, mo
     assert fields[0] == fields[1], "makemigrations finds nothing left to do"
 
 
-def test_rows_that_a_policy_hides_are_no_rows_without_a_parent(library: ProjectState) -> None:
+def test_backfill_refuses_hidden_rows(library: ProjectState) -> None:
     state = step(ISOLATE, step(COLUMN, library))
     with pytest.raises(ConfigurationError, match=r"sees no rows of book.*RunForEachStore"):
         step(BACKFILL, state)
 
 
-def test_below_an_isolated_parent_each_stores_rows_are_filled_in_its_context(library: ProjectState) -> None:
+def test_backfill_below_an_isolated_parent(library: ProjectState) -> None:
+    """Rows are filled in the context of their store, as the documentation says."""
     state = step(COLUMN, library)
     state = step(AddConstraint("shelf", StoreIsolation(field="store", name="shelf_isolation")), state)
     with pytest.raises(ConfigurationError, match="sees no rows of shelf"):
@@ -173,13 +177,13 @@ def test_below_an_isolated_parent_each_stores_rows_are_filled_in_its_context(lib
 
 
 @pytest.mark.parametrize("operation", [BACKFILL, REQUIRE], ids=lambda each: type(each).__name__)
-def test_what_commits_as_it_goes_refuses_one_transaction(library: ProjectState, operation: Operation) -> None:
+def test_committing_operations_refuse_a_transaction(library: ProjectState, operation: Operation) -> None:
     with pytest.raises(ConfigurationError, match="atomic = False"):
         migrate(operation, state=step(COLUMN, library))
 
 
 @pytest.mark.parametrize("operation", [BACKFILL, REQUIRE], ids=lambda each: type(each).__name__)
-def test_locks_of_others_are_waited_for_briefly_and_again(
+def test_locks_are_tried_again_briefly(
     library: ProjectState, operation: Operation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = step(COLUMN, library)
@@ -210,7 +214,7 @@ def test_locks_of_others_are_waited_for_briefly_and_again(
             step(operation, state)
 
 
-def test_what_sqlmigrate_shows_can_be_run(library: ProjectState) -> None:
+def test_output_of_sqlmigrate_can_be_run(library: ProjectState) -> None:
     state = step(BACKFILL, step(COLUMN, library))
     with connections["migrator"].schema_editor(collect_sql=True, atomic=False) as editor:
         REQUIRE.database_forwards("salon", editor, state, state)

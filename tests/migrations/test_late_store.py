@@ -13,7 +13,7 @@ FUNCTION = "SELECT proname FROM pg_proc WHERE proname = 'list_store_ids_for_fan_
 Owned = Callable[[str], dict[str, str]]
 
 
-def test_a_store_that_a_later_migration_creates_is_an_error_that_says_what_to_do(fresh: str, owned: Owned) -> None:
+def test_late_store_model_is_explained(fresh: str, owned: Owned) -> None:
     project = {**owned(SETTINGS), "TENANTS_STORE_MODEL": "tenants.Store"}
     done = manage("migrate", **project)
     assert done.returncode != 0
@@ -23,7 +23,7 @@ def test_a_store_that_a_later_migration_creates_is_an_error_that_says_what_to_do
     assert len(rows(fresh, FUNCTION)) == 1
 
 
-def test_a_plain_queue_gets_stores_later(fresh: str, owned: Owned) -> None:
+def test_plain_queue_gets_stores_later(fresh: str, owned: Owned) -> None:
     project = owned(SETTINGS)
     succeed_together(("migrate", "salon_jobs"), ("migrate", "tenants", "0002"), **project)
     assert rows(fresh, FUNCTION) == []
@@ -40,7 +40,7 @@ def test_a_plain_queue_gets_stores_later(fresh: str, owned: Owned) -> None:
     ]
 
 
-def test_a_plain_queue_gets_stores_whose_keys_are_numbers(fresh: str, owned: Owned) -> None:
+def test_plain_queue_gets_numbered_stores(fresh: str, owned: Owned) -> None:
     project = {**owned(SETTINGS), "TENANTS_KEY": "bigint"}
     enqueue = ("shell", "-c", "from salon_jobs import enqueue_job; enqueue_job('ping', {})")
     succeed_together(("migrate", "salon_jobs"), ("migrate", "tenants", "0002"), enqueue, **project)

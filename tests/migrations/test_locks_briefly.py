@@ -48,14 +48,15 @@ def reader() -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def test_djangos_own_operations_wait_briefly(database: None) -> None:
+def test_operations_of_django_wait_briefly(database: None) -> None:
     before = seen(COLUMNS)
     with reader(), pytest.raises(OperationalError, match="lock timeout"):
         run(ADD_FIELD)
     assert seen(COLUMNS) == before
 
 
-def test_what_the_first_statements_waited_is_taken_from_the_rest(database: None) -> None:
+def test_lock_timeout_is_for_all_statements(database: None) -> None:
+    """What the first ones waited is taken from what the rest may wait."""
     timeouts: list[str] = []
 
     def read_timeout(_apps: Any, editor: Any) -> None:
@@ -83,7 +84,7 @@ def _when_waited_for(table: str, long: str) -> None:
             pass
 
 
-def test_it_gives_up_before_the_server_ends_a_transaction_that_waits_for_it(database: None) -> None:
+def test_migration_gives_up_before_a_deadlock(database: None) -> None:
     """Each holds what the other one waits for; whoever has waited for ``deadlock_timeout`` first would be ended."""
     locked = threading.Event()
 
@@ -106,7 +107,8 @@ def test_it_gives_up_before_the_server_ends_a_transaction_that_waits_for_it(data
         crossing.result(10)
 
 
-def test_what_is_shown_sets_it_once_and_leaves_the_session_alone(database: None) -> None:
+def test_sqlmigrate_sets_the_lock_timeout_once(database: None) -> None:
+    """The session is left alone."""
     lines = sql_lines(INSTALL, ADD_FIELD)
     assert [line for line in lines if "lock_timeout" in line] == [f"SET LOCAL lock_timeout = {LOCKS_MS};"]
     assert "lock_timeout" in lines[0]
@@ -115,7 +117,8 @@ def test_what_is_shown_sets_it_once_and_leaves_the_session_alone(database: None)
         assert cursor.fetchone() == ("0",)
 
 
-def test_a_lock_timeout_of_the_session_stands_and_without_a_transaction_nothing_changes(database: None) -> None:
+def test_lock_timeout_of_the_session_stands(database: None) -> None:
+    """Without a transaction nothing changes."""
     assert "lock_timeout" not in "".join(sql_lines(ADD_FIELD, atomic=False))
     with connections["owner"].cursor() as cursor:
         cursor.execute("SET lock_timeout = '10s'")
@@ -126,7 +129,7 @@ def test_a_lock_timeout_of_the_session_stands_and_without_a_transaction_nothing_
             cursor.execute("RESET lock_timeout")
 
 
-def test_without_a_transaction_each_of_our_operations_has_one_of_its_own(database: None) -> None:
+def test_operation_opens_its_own_transaction(database: None) -> None:
     before = seen(POLICIES)
     with reader(), pytest.raises(OperationalError, match="lock timeout"):
         run(INSTALL, atomic=False, base=migrations.Migration)

@@ -41,9 +41,7 @@ UNION ALL SELECT 'index', indexname, indexdef, '', '' FROM pg_indexes WHERE sche
 ORDER BY 1, 2"""
 
 
-def test_gwt_04_an_empty_database_gets_the_job_tables_and_twice_changes_nothing(
-    fresh: str, bootstrapped: dict[str, str]
-) -> None:
+def test_migrate_is_idempotent_and_reversible(fresh: str, bootstrapped: dict[str, str]) -> None:
     urls = bootstrapped
     assert job_tables(fresh) == set()
     succeed("migrate", **urls)
@@ -67,14 +65,14 @@ def test_gwt_04_an_empty_database_gets_the_job_tables_and_twice_changes_nothing(
     succeed("salon_jobs", "doctor", "--superuser", "--fail", **urls)
 
 
-def test_a_worker_waits_for_pending_migrations_and_a_burst_says_so(bootstrapped: dict[str, str]) -> None:
+def test_burst_names_pending_migrations(bootstrapped: dict[str, str]) -> None:
     done = manage("runworker", "--burst", "--health-addr", "127.0.0.1:0", **bootstrapped)
     assert done.returncode == 1
     assert "WORKER.SCHEMA_MISSING" in done.stderr
     assert "manage.py migrate" in done.stderr
 
 
-def test_without_bootstrap_migrate_says_what_to_run() -> None:
+def test_migrate_asks_for_bootstrap() -> None:
     with EmbeddedPostgres(fsync=False) as server:
         parts = urlsplit(server.url)
         as_superuser = server.url
@@ -93,7 +91,7 @@ ENQUEUE_AND_COUNT = (
 )
 
 
-def test_without_a_store_model_it_is_a_plain_queue(fresh: str, owned: Callable[[str], dict[str, str]]) -> None:
+def test_plain_queue_without_stores(fresh: str, owned: Callable[[str], dict[str, str]]) -> None:
     plain = owned("tests.migrations.plain_settings")
     output = succeed_together(("migrate", "--verbosity", "0"), ("shell", "-c", ENQUEUE_AND_COUNT), **plain)
     assert "queued 1" in output
@@ -115,7 +113,7 @@ def test_without_a_store_model_it_is_a_plain_queue(fresh: str, owned: Callable[[
     assert rows(fresh, left) == []
 
 
-def test_one_database_user_has_stores_and_forced_policies(fresh: str, owned: Callable[[str], dict[str, str]]) -> None:
+def test_one_database_user_has_forced_policies(fresh: str, owned: Callable[[str], dict[str, str]]) -> None:
     one_user = owned("tests.migrations.one_user_settings")
     stores = (
         "from project.salon.models import Customer, Store; from salon_jobs import fan_out, tenant_context\n"
@@ -136,9 +134,8 @@ def test_one_database_user_has_stores_and_forced_policies(fresh: str, owned: Cal
 
 
 @pytest.mark.slow
-def test_the_sql_of_every_migration_can_be_shown_and_a_plain_project_lacks_none(
-    fresh: str, bootstrapped: dict[str, str]
-) -> None:
+def test_sqlmigrate_needs_no_tables(fresh: str, bootstrapped: dict[str, str]) -> None:
+    """A project without stores lacks no migration."""
     for name in ("0002_protect", "0003_fan_out"):
         assert "GRANT" in succeed("sqlmigrate", "salon_jobs", name, **bootstrapped)
     assert job_tables(fresh) == set()

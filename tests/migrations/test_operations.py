@@ -41,7 +41,7 @@ class Refuses:
 
 @both_directions
 @pytest.mark.parametrize(("app_label", "operation"), OPERATIONS, ids=str)
-def test_an_operation_does_nothing_where_the_routers_keep_its_app_away(
+def test_operations_ask_the_routers(
     database: None, app_label: str, operation: DatabaseOperation, direction: str
 ) -> None:
     def sql(using: str) -> str:
@@ -54,13 +54,13 @@ def test_an_operation_does_nothing_where_the_routers_keep_its_app_away(
 
 
 @both_directions
-def test_the_fan_out_function_is_not_made_where_the_stores_are_not(database: None, direction: str) -> None:
+def test_fan_out_function_needs_the_stores(database: None, direction: str) -> None:
     with override_settings(DATABASE_ROUTERS=[Refuses("salon")]):
         assert sql_of(InstallFanOutFunction(), using="operator", app_label="salon_jobs", direction=direction) == ""
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_on_a_busy_table_an_operation_gives_up_soon_and_changes_nothing(database: None, backwards: bool) -> None:
+def test_operation_gives_up_on_a_busy_table(database: None, backwards: bool) -> None:
     policies = "SELECT count(*) FROM pg_policies WHERE tablename = 'customer'"
     before = seen(policies)
     with psycopg.connect(url_for("app")) as busy:
@@ -70,13 +70,13 @@ def test_on_a_busy_table_an_operation_gives_up_soon_and_changes_nothing(database
     assert seen(policies) == before
 
 
-def test_what_comes_after_in_the_same_migration_waits_as_before(database: None) -> None:
+def test_lock_timeout_ends_with_the_operation(database: None) -> None:
     lines = [line for line in sql_of(PROTECT, using="owner").splitlines() if not line.startswith("--")]
     assert [line for line in lines if "lock_timeout" in line] == [lines[0], lines[-1]]
     assert lines[-1] == "SET LOCAL lock_timeout = 0;"
 
 
-def test_pgtriggers_function_may_be_called_wherever_it_is(fresh: str, bootstrapped: dict[str, str]) -> None:
+def test_function_of_pgtrigger_is_granted_everywhere(fresh: str, bootstrapped: dict[str, str]) -> None:
     with psycopg.connect(url_for(None, fresh)) as connection:
         connection.execute("CREATE SCHEMA elsewhere AUTHORIZATION migrator")
         connection.execute(

@@ -28,7 +28,8 @@ def policies() -> list[str]:
 
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("new", [NARROW, ISOLATION], ids=["fewer rights", "of stores"])
-def test_what_is_declared_anew_leaves_nothing_of_the_old_and_can_be_taken_back(new: Any) -> None:
+def test_redeclaration_replaces_everything(new: Any) -> None:
+    """It can be taken back."""
     state = migrate(create("Shelf"))
     bare = access_of("shelf")
     migrate(ProtectModel("salon.Shelf", new), state=state)
@@ -60,7 +61,7 @@ def test_what_is_declared_anew_leaves_nothing_of_the_old_and_can_be_taken_back(n
     ],
     ids=["not said", "another", "released as another"],
 )
-def test_nobody_declares_anew_without_naming_what_holds(second: ProtectModel) -> None:
+def test_redeclaration_names_the_present_one(second: ProtectModel) -> None:
     state = migrate(create("Shelf"))
     migrate(ProtectModel("salon.Shelf", OPEN), state=state)
     before = access_of("shelf")
@@ -70,7 +71,7 @@ def test_nobody_declares_anew_without_naming_what_holds(second: ProtectModel) ->
 
 
 @pytest.mark.usefixtures("tables")
-def test_the_policy_by_which_users_see_their_memberships_is_not_left_behind() -> None:
+def test_membership_policy_is_not_left_behind() -> None:
     state = migrate(create("Shelf"))
     members = MembershipIsolation(field="store", user_field="label", name="shelf_isolation")
     migrate(ProtectModel("salon.Shelf", members), state=state)
@@ -94,7 +95,7 @@ def test_the_policy_by_which_users_see_their_memberships_is_not_left_behind() ->
     ],
     ids=["one", "two", "released", "not installed"],
 )
-def test_what_the_last_operation_says_is_declared(
+def test_last_operation_wins(
     operations: list[Operation], expected: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if one migration of the demo were these operations, and there were no others."""

@@ -46,7 +46,7 @@ def as_store(connection: psycopg.Connection[Any], store: UUID) -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_key_that_the_tables_own_migration_takes_away_is_not_there() -> None:
+def test_key_removed_in_the_creating_migration() -> None:
     shelf = models.ForeignKey("salon.Shelf", models.DO_NOTHING, null=True, db_constraint=False)
     state = migrate(create("Shelf", UNIQUE), create("Book", KEY, shelf=shelf), RemoveConstraint("book", KEY.name))
     assert seen(VALIDATED, KEY.name) == []
@@ -55,9 +55,8 @@ def test_a_key_that_the_tables_own_migration_takes_away_is_not_there() -> None:
 
 
 @pytest.mark.uuid_keys
-def test_a_row_of_another_store_is_found_that_a_plain_validation_passes_over(
-    library: ProjectState, stores: list[UUID]
-) -> None:
+def test_validation_sees_rows_of_every_store(library: ProjectState, stores: list[UUID]) -> None:
+    """PostgreSQL's own passes over those that a policy hides."""
     put_book(stores[0], stores[1])
     with psycopg.connect(url_for("migrator")) as migrator:
         with pytest.raises(psycopg.errors.InvalidTextRepresentation, match="no store is set"), migrator.transaction():
@@ -84,9 +83,7 @@ def test_a_row_of_another_store_is_found_that_a_plain_validation_passes_over(
 
 
 @pytest.mark.uuid_keys
-def test_a_row_that_is_right_is_not_refused_because_its_shelf_is_hidden(
-    library: ProjectState, stores: list[UUID]
-) -> None:
+def test_hidden_parent_does_not_fail_validation(library: ProjectState, stores: list[UUID]) -> None:
     put_book(stores[0], stores[0])
     change("ALTER TABLE book NO FORCE ROW LEVEL SECURITY")
     with psycopg.connect(url_for("migrator")) as migrator:
@@ -99,7 +96,8 @@ def test_a_row_that_is_right_is_not_refused_because_its_shelf_is_hidden(
 
 
 @pytest.mark.uuid_keys
-def test_nobody_waits_for_a_validation_nor_it_for_anybody(library: ProjectState, stores: list[UUID]) -> None:
+def test_validation_blocks_nobody(library: ProjectState, stores: list[UUID]) -> None:
+    """Nor does it wait for anybody."""
     put_book(stores[0], stores[0])
     add, validate = sql_of(AddConstraint("book", KEY), library).split("SET LOCAL row_security = off;")
     add = add.rpartition("SET LOCAL lock_timeout")[0].partition("ALTER TABLE")[2]
@@ -119,7 +117,7 @@ def test_nobody_waits_for_a_validation_nor_it_for_anybody(library: ProjectState,
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("default", [models.NOT_PROVIDED, 1], ids=["plain", "with a default in the database"])
 @pytest.mark.parametrize("at_once", [True, False], ids=["with the model", "after it"])
-def test_the_key_may_stand_before_what_it_refers_to_is_unique(default: object, at_once: bool) -> None:
+def test_key_before_its_unique_constraint(default: object, at_once: bool) -> None:
     shelf = models.ForeignKey("salon.Shelf", models.DO_NOTHING, db_constraint=False)
     book = create("Book", *[KEY] * at_once, shelf=shelf, size=models.IntegerField(db_default=default))
     later = [] if at_once else [AddConstraint("book", KEY)]
@@ -127,9 +125,7 @@ def test_the_key_may_stand_before_what_it_refers_to_is_unique(default: object, a
     assert seen(VALIDATED, KEY.name) == [(True, True, True)]
 
 
-def test_migrate_says_how_to_find_the_rows_because_of_which_it_fails(
-    stores: list[UUID], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_migrate_says_how_to_find_bad_rows(stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
     change("INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'c', '')", customer := uuid4(), stores[0])
     put = "INSERT INTO customer_note (id, store_id, customer_id, body) VALUES (%s, %s, %s, '')"
     change(put, uuid4(), stores[0], customer)
@@ -148,9 +144,7 @@ def test_migrate_says_how_to_find_the_rows_because_of_which_it_fails(
 
 @pytest.mark.uuid_keys
 @pytest.mark.parametrize("on_delete", ["CASCADE", "SET NULL"])
-def test_the_database_deletes_in_all_stores_or_sets_null(
-    library: ProjectState, stores: list[UUID], on_delete: OnDelete
-) -> None:
+def test_on_delete_in_the_database(library: ProjectState, stores: list[UUID], on_delete: OnDelete) -> None:
     first, second, third = stores[:3]
     for store, shelf in ((first, first), (second, first), (third, third)):
         put_book(store, shelf)
@@ -167,7 +161,7 @@ def test_the_database_deletes_in_all_stores_or_sets_null(
     assert seen("SELECT count(store_id), count(*), count(shelf_id) FROM book") == [(kept, kept, 0)]
 
 
-def test_how_a_migration_names_it() -> None:
+def test_key_is_serialized_by_its_public_name() -> None:
     text, imports = MigrationWriter.serialize(KEY)
     assert text == "salon_jobs.access.SameStoreForeignKey(field='shelf', name='book_shelf_of_same_store')"
     assert imports == {"import salon_jobs.access"}
@@ -181,7 +175,7 @@ def test_how_a_migration_names_it() -> None:
         DatabaseForeignKey(field="a", name="b", on_delete="DELETE")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
 
-def test_a_form_refuses_a_reference_to_another_stores_row(stores: list[UUID]) -> None:
+def test_form_refuses_a_foreign_reference(stores: list[UUID]) -> None:
     change("INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'c', '')", customer := uuid4(), stores[0])
     own = CustomerNote(store_id=stores[0], customer_id=customer)
     wrong = CustomerNote(store_id=stores[1], customer_id=customer)

@@ -51,9 +51,7 @@ def migrate(*aliases: str, to: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("routers", ROUTERS)
-def test_only_the_database_of_the_jobs_gets_their_tables(
-    fresh: str, other: str, project: Project, routers: str
-) -> None:
+def test_only_one_database_gets_the_tables(fresh: str, other: str, project: Project, routers: str) -> None:
     project["ROUTERS"] = routers
     succeed_together(("check",), *migrate("default", "other"), **project)
     assert {name for name in sqlite_tables(project) if name.startswith("salon_jobs")} == set()
@@ -67,7 +65,7 @@ def test_only_the_database_of_the_jobs_gets_their_tables(
     assert job_tables(fresh) == set()
 
 
-def test_jobs_run_and_are_not_dumped_beside_a_default_database_of_another_kind(project: Project) -> None:
+def test_jobs_beside_a_default_sqlite_database(project: Project) -> None:
     dump = ("dumpdata", "--exclude", "contenttypes")
     assert "salon_jobs" not in succeed_together(*migrate("default", "jobs"), dump, **project)
     done = manage("dumpdata", **{**project, "ROUTERS": ""})

@@ -56,9 +56,7 @@ def findings(paths: list[Path], direction: str) -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.parametrize("direction", EXCLUDED)
-def test_no_migration_does_what_a_busy_database_does_not_survive(
-    database: None, tmp_path: Path, direction: str
-) -> None:
+def test_migrations_pass_squawk(database: None, tmp_path: Path, direction: str) -> None:
     paths = written(tmp_path, direction)
     assert {"salon_jobs.0001_initial.sql", "salon.0001_tables.sql"} < {path.name for path in paths}
     hidden = [path.name for path in paths if "CANNOT BE WRITTEN AS SQL" in path.read_text()]
@@ -66,7 +64,7 @@ def test_no_migration_does_what_a_busy_database_does_not_survive(
     assert {(file, rule) for file, _, rule in findings(paths, direction)} - NOBODY_WAITS == set()
 
 
-def test_squawk_finds_what_it_is_asked_for(tmp_path: Path) -> None:
+def test_squawk_finds_bad_migrations(tmp_path: Path) -> None:
     path = tmp_path / "bad.sql"
     path.write_text("BEGIN; CREATE INDEX customer_name ON customer (name); COMMIT;")
     rules = {rule for _, _, rule in findings([path], "forwards")}

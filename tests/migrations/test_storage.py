@@ -17,7 +17,7 @@ from tests.support import seen
 OPTIONS = "SELECT array_to_string(reloptions, ' ') FROM pg_class WHERE oid = %s::regclass"
 
 
-def test_the_hot_tables_are_vacuumed_by_number_and_at_full_speed(database: None) -> None:
+def test_hot_tables_are_vacuumed_often(database: None) -> None:
     vacuum = "autovacuum_vacuum_scale_factor=0 autovacuum_vacuum_threshold=5000 autovacuum_vacuum_cost_delay=0"
     analyze = "autovacuum_analyze_scale_factor=0 autovacuum_analyze_threshold=5000"
     assert seen(OPTIONS, "salon_jobs_job") == [(f"{vacuum} {analyze}",)]
@@ -26,9 +26,8 @@ def test_the_hot_tables_are_vacuumed_by_number_and_at_full_speed(database: None)
     assert seen(OPTIONS, "salon_jobs_task_minute") == [("fillfactor=70",)]
 
 
-def test_setting_them_waits_for_no_writer_and_is_reversible(
-    database: None, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_storage_is_set_beside_writers(database: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reversible."""
     settings.SALON_JOBS = {**settings.SALON_JOBS, "ROLES": None}  # grants and policies would wait
     storage = {"fillfactor": 90, "toast.autovacuum_vacuum_threshold": 7}
     declared = {**job_tables.TABLES, "salon_jobs_job_error": job_tables.JobTable(storage=storage)}

@@ -102,7 +102,7 @@ def ids(role: str, store: UUID, table: str) -> set[int]:
 
 @pytest.mark.usefixtures("state")
 @pytest.mark.parametrize("table", NAMES)
-def test_each_store_sees_and_changes_its_own_rows_alone(stores: list[UUID], table: str) -> None:
+def test_store_sees_and_changes_its_own_rows(stores: list[UUID], table: str) -> None:
     assert seen(f"SELECT count(*) FROM {table}") == [(4,)], "the owner sees them all"
     for role in ROLES:
         assert [ids(role, store, table) for store in stores] == [{10, 11}, {20, 21}, set()]
@@ -116,7 +116,8 @@ def test_each_store_sees_and_changes_its_own_rows_alone(stores: list[UUID], tabl
 
 @pytest.mark.usefixtures("state")
 @pytest.mark.parametrize("table", NAMES)
-def test_without_a_store_nothing_is_seen_and_the_migrator_fails(table: str) -> None:
+def test_nothing_is_seen_without_a_store(table: str) -> None:
+    """The migrator fails."""
     for role in ("web", "default"):
         assert run(role, None, f"SELECT * FROM {table}") == []
         assert run(role, None, f"DELETE FROM {table}") == [(0,)]
@@ -140,7 +141,7 @@ REFUSED = (
 
 @pytest.mark.usefixtures("state")
 @pytest.mark.parametrize("statement", REFUSED)
-def test_a_parent_of_another_store_is_refused_as_one_that_does_not_exist(stores: list[UUID], statement: str) -> None:
+def test_foreign_parent_is_refused_like_none(stores: list[UUID], statement: str) -> None:
     change("ALTER TABLE visit ALTER visitor_id DROP NOT NULL")
     for role in ROLES:
         answers = set()
@@ -159,7 +160,7 @@ def test_a_parent_of_another_store_is_refused_as_one_that_does_not_exist(stores:
 
 
 @pytest.mark.usefixtures("state")
-def test_a_further_parent_may_be_missing_and_the_first_may_not(stores: list[UUID]) -> None:
+def test_only_further_parents_may_be_missing(stores: list[UUID]) -> None:
     change("ALTER TABLE visit ALTER visitor_id DROP NOT NULL")
     change("UPDATE visit SET visitor_id = NULL, guide_id = 11 WHERE id = 10")
     assert ids("web", stores[0], "visit") == {11}
@@ -171,7 +172,7 @@ def test_a_further_parent_may_be_missing_and_the_first_may_not(stores: list[UUID
 
 
 @pytest.mark.usefixtures("state")
-def test_without_a_store_a_parent_that_is_open_opens_no_child(stores: list[UUID]) -> None:
+def test_open_parent_opens_no_child(stores: list[UUID]) -> None:
     change("ALTER TABLE visitor DISABLE ROW LEVEL SECURITY")
     change("UPDATE visit SET guide_id = NULL")
     assert ids("web", stores[0], "visit") == {10, 11, 20, 21}
@@ -180,7 +181,7 @@ def test_without_a_store_a_parent_that_is_open_opens_no_child(stores: list[UUID]
         run("migrator", None, "SELECT * FROM visit")
 
 
-def test_the_only_parent_may_never_be_missing(state: ProjectState) -> None:
+def test_first_parent_may_never_be_missing(state: ProjectState) -> None:
     visit = state.apps.get_model("salon", "visit")
     for constraint, accepts in (
         (StoreIsolation(through="guide", name="i"), False),
@@ -194,7 +195,7 @@ def test_the_only_parent_may_never_be_missing(state: ProjectState) -> None:
 
 
 @pytest.mark.usefixtures("state")
-def test_a_store_learns_nothing_of_parents_by_deleting_its_own(stores: list[UUID]) -> None:
+def test_deleting_parents_reveals_nothing(stores: list[UUID]) -> None:
     change("INSERT INTO visit (id, visitor_id) VALUES (99, 11)")
     change("UPDATE visit SET guide_id = 10 WHERE id = 20")
     change("DELETE FROM remark; DELETE FROM visitor_badges; DELETE FROM visit WHERE visitor_id IN (10, 11)")
@@ -204,7 +205,8 @@ def test_a_store_learns_nothing_of_parents_by_deleting_its_own(stores: list[UUID
 
 
 @pytest.mark.usefixtures("tables")
-def test_with_one_database_user_the_owner_is_bound_and_a_migration_fails(stores: list[UUID]) -> None:
+def test_owner_is_bound_with_one_user(stores: list[UUID]) -> None:
+    """A migration without a store fails."""
     with override_settings(SALON_JOBS={**settings.SALON_JOBS, "ROLES": None}):
         migrate(*TABLES)
         fill(stores[:2])
@@ -242,7 +244,7 @@ BROKEN = (
 )
 
 
-def test_the_doctor_and_each_start_compare_the_conditions(state: ProjectState) -> None:
+def test_doctor_compares_the_conditions(state: ProjectState) -> None:
     declared = {**declarations(), **declared_in(state)}
     with patch.object(declaration, "declarations", lambda: declared), as_superuser(using="default") as superuser:
         for look in (examine, examine_tables):
@@ -256,9 +258,7 @@ def test_the_doctor_and_each_start_compare_the_conditions(state: ProjectState) -
 
 
 @pytest.mark.parametrize("is_declared", [False, True])
-def test_the_doctor_finds_rows_of_two_stores_before_and_after_they_are_declared(
-    tables: None, stores: list[UUID], is_declared: bool
-) -> None:
+def test_doctor_finds_rows_of_two_stores(tables: None, stores: list[UUID], is_declared: bool) -> None:
     state = migrate(*TABLES[: None if is_declared else 5])
     fill(stores[:2])
     for each in (
@@ -305,7 +305,7 @@ LEAKS = (
 )
 
 
-def test_the_proof_of_isolation_knows_such_tables(state: ProjectState, stores: list[UUID]) -> None:
+def test_assert_isolated_knows_such_tables(state: ProjectState, stores: list[UUID]) -> None:
     change("UPDATE visit SET guide_id = visitor_id WHERE id IN (10, 20)")
     declared = declared_in(state)
     tables = {model._meta.db_table: model for model in declared}
@@ -327,7 +327,7 @@ def test_the_proof_of_isolation_knows_such_tables(state: ProjectState, stores: l
 
 
 @pytest.mark.usefixtures("tables")
-def test_it_is_taken_away_and_comes_back() -> None:
+def test_isolation_is_removed_and_restored() -> None:
     state = migrate(*TABLES[:5])
     before = {name: access_of(name) for name in NAMES}
     migrate(*TABLES[5:], state=state.clone())
@@ -341,7 +341,7 @@ def test_it_is_taken_away_and_comes_back() -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_an_operation_protects_the_table_of_a_field_and_gives_it_back() -> None:
+def test_operation_protects_a_many_to_many_table() -> None:
     state = migrate(*TABLES[:5], *TABLES[6:])
     before = access_of("visitor_badges")
     both = ProtectModel("salon.Visitor_badges", StoreIsolation(through=["visitor", "badge"], name="both"))
@@ -380,7 +380,7 @@ def changes(before: list[Any], after: list[Any]) -> list[str]:
     return [type(operation).__name__ for migration in migrations for operation in migration.operations]
 
 
-def test_makemigrations_finds_what_changed_and_names_it_as_one_imports_it() -> None:
+def test_makemigrations_writes_what_changed() -> None:
     assert changes([BADGES], [BADGES.clone()]) == []
     assert changes([THROUGH["remark"]], [StoreIsolation(through=["visit"], name="remark_isolation")]) == []
     assert changes([], [BADGES]) == ["AddConstraint"]
@@ -395,7 +395,7 @@ def test_makemigrations_finds_what_changed_and_names_it_as_one_imports_it() -> N
     assert text == "salon_jobs.access.ManyToManyIsolation(field='badges', name='visitor_badges_isolation')"
 
 
-def test_what_names_no_store_is_refused() -> None:
+def test_isolation_without_a_store_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="'i': name the field that holds the store, or with through="):
         StoreIsolation(name="i")
     missing = ManyToManyIsolation(field="store", name="i")

@@ -188,7 +188,8 @@ TRIGGERS = InstallDeclared(tables=(), functions=("salon_jobs_move",))
 
 
 @pytest.mark.slow
-def test_a_migration_gets_through_or_gives_up_and_nobody_waits_for_it_long(busy: str) -> None:
+def test_migration_gets_through_or_gives_up(busy: str) -> None:
+    """Nobody waits for it long."""
     changes: dict[Callable[[], None], bool] = {
         # What changes a table's columns, drops its triggers, or puts it under policies or takes them away, gives up;
         # what installs a function, with triggers or without, is not in the way of who only reads.
@@ -225,7 +226,7 @@ def seen_by(database: str, store: UUID | None) -> int:
         return int(count)
 
 
-def test_a_table_with_rows_is_isolated_and_released_while_others_write(busy: str) -> None:
+def test_busy_table_is_isolated_and_released(busy: str) -> None:
     other, isolated = uuid4(), rows(busy, CATALOGUE)
     isolate(False)
     released = rows(busy, CATALOGUE)

@@ -59,7 +59,7 @@ def _broken() -> dict[str, object]:
     ("readiness", "code", "detail"),
     [(_missing, "WORKER.SCHEMA_MISSING", "no tables"), (_broken, "WORKER.NOT_READY", "ZeroDivisionError: oh")],
 )
-def test_what_is_not_ready_has_a_code(readiness: Callable[[], dict[str, object]], code: str, detail: str) -> None:
+def test_unreadiness_has_a_code(readiness: Callable[[], dict[str, object]], code: str, detail: str) -> None:
     with serving(readiness) as address:
         assert ask(address, "/readyz") == (503, {"status": "not ready", "code": code, "detail": detail})
         assert ask(address, "/healthz") == (200, {"status": "ok"})
@@ -75,7 +75,7 @@ def test_slow_clients_keep_no_probe_out() -> None:
         assert [ask(address, "/healthz")[0] for _ in range(20)] == [200] * 20
 
 
-def test_who_drips_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dripping_client_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_REQUEST_S", 0.5)
     with serving(dict) as address, socket.create_connection(address, timeout=10) as client:
         began = time.monotonic()
@@ -87,7 +87,7 @@ def test_who_drips_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ask(address, "/healthz")[0] == 200
 
 
-def test_who_does_not_read_its_answer_gives_its_place_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_answer_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_MOST", 2)
     monkeypatch.setattr(health, "_ANSWER_S", 0.2)
     asked = threading.Semaphore(0)
@@ -107,7 +107,7 @@ def test_who_does_not_read_its_answer_gives_its_place_away(monkeypatch: pytest.M
         assert ask(address, "/healthz")[0] == 200
 
 
-def test_metrics_are_served_or_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_need_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(dict) as address:
         assert scraped(f"{address[0]}:{address[1]}") == {}
         for accept in ("application/openmetrics-text; version=x", "text/plain; version=1.x; escaping=\xff"):
@@ -120,9 +120,7 @@ def test_metrics_are_served_or_the_missing_extra_is_named(monkeypatch: pytest.Mo
         assert "pip install 'salon-jobs[prometheus]'" in answer["detail"]
 
 
-def test_a_client_that_hangs_up_is_a_debug_record_and_no_traceback(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lost_client_is_a_debug_record(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     asked, gone, logged = threading.Event(), threading.Event(), threading.Event()
 
     class Noticed(logging.Filter):
@@ -156,7 +154,7 @@ def test_a_client_that_hangs_up_is_a_debug_record_and_no_traceback(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1", "no such host.invalid"])
-def test_an_address_that_can_not_be_taken_is_named_with_what_to_do(host: str) -> None:
+def test_unusable_address_is_named(host: str) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(NotReady, match=rf"{host}:\d+ for health: .*; name another address with --health-addr"),

@@ -39,7 +39,7 @@ def heartbeat(database: None, settings: Any) -> Iterator[Heartbeat]:
     connections["default"].close()
 
 
-def test_ids_of_later_processes_are_greater_and_fit_into_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_ids_grow_and_fit_json(monkeypatch: pytest.MonkeyPatch) -> None:
     first = new_process_id()
     monkeypatch.setattr("time.time_ns", lambda: 3_700_000_000_000_000_000)  # 2087
     assert 0 < first < new_process_id() < 2**53
@@ -55,9 +55,8 @@ def test_two_processes_never_share_an_id(heartbeat: Heartbeat, monkeypatch: pyte
     ]
 
 
-def test_a_process_without_jobs_inserts_its_lost_row_again(
-    heartbeat: Heartbeat, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lost_rows_are_inserted_again(heartbeat: Heartbeat, caplog: pytest.LogCaptureFixture) -> None:
+    """Those of processes that run no jobs are."""
     heartbeat.insert("relay")
     before = seen(ROWS)
     change("DELETE FROM salon_jobs_process")
@@ -68,7 +67,8 @@ def test_a_process_without_jobs_inserts_its_lost_row_again(
     assert [record.event_fields["kind"] for record in logged] == ["supervisor", "relay"]  # type: ignore[attr-defined]
 
 
-def test_a_process_that_runs_jobs_is_replaced_and_its_row_not_inserted_again(heartbeat: Heartbeat) -> None:
+def test_lost_row_of_a_worker_stays_away(heartbeat: Heartbeat) -> None:
+    """The worker is told once, so that it is replaced."""
     gone: list[Any] = []
     child = heartbeat.insert("worker", pid=1, on_gone=lambda: gone.append(1))
     change("DELETE FROM salon_jobs_process WHERE id = %s", child)
@@ -82,7 +82,7 @@ def test_a_process_that_runs_jobs_is_replaced_and_its_row_not_inserted_again(hea
     assert seen("SELECT id FROM salon_jobs_process") == [(heartbeat.process_id,)]
 
 
-def test_it_comes_as_soon_as_any_loop_finds_the_database_back(heartbeat: Heartbeat) -> None:
+def test_heartbeat_follows_an_outage_at_once(heartbeat: Heartbeat) -> None:
     change("DELETE FROM salon_jobs_process")
     outage = Outage("another loop", using="default")
     outage.lost(psycopg.OperationalError("the server closed the connection"))
@@ -100,9 +100,8 @@ def test_a_row_that_was_dropped_stays_away(heartbeat: Heartbeat) -> None:
     eventually(lambda: seen("SELECT id FROM salon_jobs_process"), [(heartbeat.process_id,)])
 
 
-def test_transactions_of_a_process_are_read_committed_whatever_the_default(
-    stores: list[UUID], heartbeat: Heartbeat
-) -> None:
+def test_processes_are_read_committed(stores: list[UUID], heartbeat: Heartbeat) -> None:
+    """Whatever the role's default is."""
     change("ALTER ROLE worker_runtime SET default_transaction_isolation = 'serializable'")
     try:
         connections["default"].close()

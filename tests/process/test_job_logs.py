@@ -69,7 +69,7 @@ def configure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
     root.setLevel(level)
 
 
-def test_every_logger_names_the_job_in_a_handler_and_none_afterwards(stores: list[UUID], configure: Configure) -> None:
+def test_records_name_the_job_during_its_run(stores: list[UUID], configure: Configure) -> None:
     tasks.hooks.store = tasks.hooks.system = lambda **_: host.info("asking the printer")
     output, expected = configure(), []
     for declared, store in ((tasks.in_store, stores[0]), (tasks.outside, stores[1]), (tasks.system, None)):
@@ -85,9 +85,9 @@ def test_every_logger_names_the_job_in_a_handler_and_none_afterwards(stores: lis
     assert after == {}
 
 
-def test_what_an_async_handler_awaits_and_hands_to_a_thread_names_the_job(
-    stores: list[UUID], configure: Configure
-) -> None:
+def test_async_records_name_the_job(stores: list[UUID], configure: Configure) -> None:
+    """Those of tasks that it awaits and of threads that it uses do, too."""
+
     async def embedded() -> None:
         host.info("in a task")
 
@@ -107,7 +107,7 @@ def test_what_an_async_handler_awaits_and_hands_to_a_thread_names_the_job(
     assert len(output.records(logger="host.tills")) == 12
 
 
-def test_a_thread_of_the_handlers_own_names_the_job_when_it_is_handed_the_context(configure: Configure) -> None:
+def test_thread_with_the_context_names_the_job(configure: Configure) -> None:
     def body(**_: object) -> None:
         threads = [
             threading.Thread(target=host.info, args=("without",)),
@@ -127,7 +127,7 @@ def test_a_thread_of_the_handlers_own_names_the_job_when_it_is_handed_the_contex
     assert handed["job_id"] == handle.id
 
 
-def test_what_a_record_has_already_stays(configure: Configure) -> None:
+def test_fields_of_a_record_stay(configure: Configure) -> None:
     tasks.hooks.system = lambda **_: host.info("asking", extra={"task_name": "mine", "attempt": "last"})
     output = configure()
     handle = tasks.system.enqueue()
@@ -136,7 +136,7 @@ def test_what_a_record_has_already_stays(configure: Configure) -> None:
     assert (record["task_name"], record["attempt"], record["job_id"]) == ("mine", "last", handle.id)
 
 
-def test_people_read_it_at_the_end_of_the_line(stores: list[UUID], configure: Configure) -> None:
+def test_text_format_appends_the_job(stores: list[UUID], configure: Configure) -> None:
     tasks.hooks.store = lambda **_: host.info("asking the printer")
     output = configure(as_json=False)
     handle = tasks.in_store.enqueue(store_id=stores[0])
@@ -147,7 +147,7 @@ def test_people_read_it_at_the_end_of_the_line(stores: list[UUID], configure: Co
     assert succeeded.count(fields) == 1
 
 
-def test_text_in_a_log_line_cannot_pass_for_another_line(configure: Configure) -> None:
+def test_text_cannot_forge_a_log_line(configure: Configure) -> None:
     output = configure(as_json=False)
     try:
         raise ValueError("of the till\n2026-01-01 INFO forged\x1b[2J")
@@ -159,7 +159,7 @@ def test_text_in_a_log_line_cannot_pass_for_another_line(configure: Configure) -
     assert all(line.startswith("  ") and line.isprintable() for line in traceback)
 
 
-def test_a_trace_is_named_by_all_records_of_a_run(
+def test_records_of_a_run_name_its_trace(
     stores: list[UUID], configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Tracing(RecordingTracer):
@@ -192,7 +192,7 @@ def sized() -> Iterator[Any]:
     registry.unregister("test-sized")
 
 
-def test_no_record_of_a_whole_run_holds_a_payload(stores: list[UUID], configure: Configure, sized: Any) -> None:
+def test_no_log_record_holds_a_payload(stores: list[UUID], configure: Configure, sized: Any) -> None:
     ends: list[Callable[[], object]] = [lambda: None, discard, snooze, fail, fail]
 
     def body(**_: object) -> None:

@@ -41,7 +41,7 @@ def operator(settings: Any) -> None:
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_due_job_that_waits_too_long_fails_the_check(stores: list[Any]) -> None:
+def test_late_job_fails_the_check(stores: list[Any]) -> None:
     assert fault(QueueLag()) == ""
     change(
         "INSERT INTO salon_jobs_job (task, store_id, run_at) VALUES ('test-store', %s, now() - interval '6 minutes')",
@@ -54,7 +54,7 @@ def test_a_due_job_that_waits_too_long_fails_the_check(stores: list[Any]) -> Non
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_message_that_waits_too_long_fails_the_check() -> None:
+def test_late_message_fails_the_check() -> None:
     assert fault(RelayLag()) == ""
     with connections["owner"].cursor() as cursor:
         cursor.execute("SELECT salon_jobs_emit(%s, 'a', 'e', '{}', wake => false)", [ORDERS])
@@ -67,9 +67,7 @@ def test_a_message_that_waits_too_long_fails_the_check() -> None:
     assert seen("SELECT count(*) FROM salon_jobs_message") == [(1,)]
 
 
-def test_a_database_that_hangs_is_reported_in_time_and_asked_once(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, operator: None
-) -> None:
+def test_hanging_database_is_asked_once(settings: Any, monkeypatch: pytest.MonkeyPatch, operator: None) -> None:
     monkeypatch.setattr(checks, "_probe", cache(lambda ask, alias: Probe(partial(ask, alias), patience_s=0.2)))
     with SeveringProxy(url_for("jobs_operator")) as proxy:
         for alias in ("default", "operator"):
@@ -82,6 +80,6 @@ def test_a_database_that_hangs_is_reported_in_time_and_asked_once(
         eventually(lambda: [fault(check) for check in (JobTables(), QueueLag(), RelayLag())], [""] * 3)
 
 
-def test_without_the_operators_role_they_do_not_pretend(settings: Any) -> None:
+def test_lag_checks_need_the_operator_role(settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "OPERATOR_DATABASE": None}
     assert fault(QueueLag()) == "SETTINGS.INVALID"

@@ -61,7 +61,8 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [getattr(record, "event", "") for record in caplog.records]
 
 
-def test_it_listens_when_its_ping_arrived_and_keeps_no_other_connection(heard: Heard) -> None:
+def test_listening_begins_with_the_ping(heard: Heard) -> None:
+    """It keeps no other connection."""
     sessions = "SELECT pid FROM pg_stat_activity WHERE usename = 'worker_runtime'"
     before = set(seen(sessions))
     heard.listener.start()
@@ -76,7 +77,7 @@ def test_it_listens_when_its_ping_arrived_and_keeps_no_other_connection(heard: H
     assert heard.listener.listening is False
 
 
-def test_a_payload_of_somebody_else_is_heard_in_any_encoding(heard: Heard, settings: Any) -> None:
+def test_notification_in_any_encoding(heard: Heard, settings: Any) -> None:
     url = url_for("worker_runtime")
     in_latin1 = f"{url}{'&' if '?' in url else '?'}client_encoding=latin1"
     settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": in_latin1}
@@ -88,9 +89,7 @@ def test_a_payload_of_somebody_else_is_heard_in_any_encoding(heard: Heard, setti
         assert heard.next()
 
 
-def test_where_nothing_arrives_it_warns_once_tries_again_and_hears_when_it_can(
-    heard: Heard, settings: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_deaf_listener_warns_once_and_retries(heard: Heard, settings: Any, caplog: pytest.LogCaptureFixture) -> None:
     direct = settings.SALON_JOBS
     # Another database's notifications never arrive, as those behind a transaction-mode pooler do not.
     settings.SALON_JOBS = {**direct, "LISTEN": url_for(None, "postgres")}
@@ -104,9 +103,7 @@ def test_where_nothing_arrives_it_warns_once_tries_again_and_hears_when_it_can(
     assert heard.listener.listening is True
 
 
-def test_one_whose_connection_hangs_says_so_and_can_be_stopped(
-    heard: Heard, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_listener_can_be_stopped(heard: Heard, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("_POLL_S", 0.05), ("_PING_S", 0.1), ("_PROVEN_FOR_S", 0.5), ("_STOP_S", 0.1)):
         monkeypatch.setattr(listener, name, seconds)
     with SeveringProxy(url_for("worker_runtime")) as proxy:
@@ -121,9 +118,7 @@ def test_one_whose_connection_hangs_says_so_and_can_be_stopped(
         assert heard.listener.join(10)
 
 
-def test_it_connects_again_when_the_server_ends_its_connection(
-    heard: Heard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listener_reconnects(heard: Heard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_PING_S", 0.1)
     mine = (
         "FROM pg_stat_activity WHERE usename = 'worker_runtime' AND query IN ('LISTEN \"salon_jobs_job\"', 'SELECT 1')"
@@ -140,7 +135,7 @@ def test_it_connects_again_when_the_server_ends_its_connection(
     assert heard.next()
 
 
-def test_a_silent_connection_is_asked_for_a_sign_of_life(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connection_is_pinged(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_PING_S", 0.1)
     monkeypatch.setattr(listener, "_POLL_S", 0.05)
     heard.listener.start()
@@ -151,7 +146,7 @@ def test_a_silent_connection_is_asked_for_a_sign_of_life(heard: Heard, monkeypat
     assert heard.listener.listening is True
 
 
-def test_an_event_waits_as_long_as_asked_and_ends_when_it_is_set() -> None:
+def test_event_waits_until_it_is_set() -> None:
     event = ListenerEvent()
     began = time.monotonic()
     assert not event.wait(0.0035)
@@ -164,7 +159,7 @@ def test_an_event_waits_as_long_as_asked_and_ends_when_it_is_set() -> None:
     assert not event.wait(0.002)
 
 
-def test_nothing_is_read_any_more_once_it_is_detached() -> None:
+def test_detaching_waits_for_the_reader() -> None:
     event, (ours, theirs) = ListenerEvent(), socket.socketpair()
     begun, may_end = threading.Event(), threading.Event()
 
@@ -189,7 +184,7 @@ def test_nothing_is_read_any_more_once_it_is_detached() -> None:
     assert not waiter.is_alive()
 
 
-def test_what_is_set_while_a_waiter_clears_is_not_lost() -> None:
+def test_event_set_during_clear_is_not_lost() -> None:
     event = ListenerEvent()
     rounds, woken = 300, 0
     seen_up_to = threading.Semaphore(0)

@@ -79,7 +79,7 @@ def on_a_terminal(*options: str) -> list[str]:
         return terminal.read()
 
 
-def test_a_terminal_shows_a_banner_and_short_lines_of_the_children_too() -> None:
+def test_terminal_shows_a_banner_and_short_lines() -> None:
     change("INSERT INTO salon_jobs_job (task) VALUES ('ping')")
     lines = [COLOUR.sub("", line) for line in on_a_terminal("--health-addr", "127.0.0.1:0")]
     assert lines[0].startswith("salon_jobs ")
@@ -96,7 +96,7 @@ def test_a_terminal_shows_a_banner_and_short_lines_of_the_children_too() -> None
 
 
 @pytest.mark.skipif(usable_processors() == 1, reason="a worker starts one process at least")
-def test_a_banner_says_that_connections_bound_the_processes() -> None:
+def test_banner_names_the_connection_limit() -> None:
     with Terminal(*BURST, "--concurrency", "90", processes=0) as terminal:
         text = COLOUR.sub("", " ".join(terminal.read()))
     assert f"limit     as connections allow, not {usable_processors()}; --processes N overrides" in text
@@ -104,7 +104,8 @@ def test_a_banner_says_that_connections_bound_the_processes() -> None:
     assert "raise max_connections" in text
 
 
-def test_colours_of_the_children_too_are_shown_unless_refused() -> None:
+def test_colours_can_be_refused() -> None:
+    """Those of the children are shown, too."""
     change("INSERT INTO salon_jobs_job (task) VALUES ('ping')")
     assert any("\x1b[32mjob_succeeded\x1b[0m" in line for line in on_a_terminal())
     change("INSERT INTO salon_jobs_job (task) VALUES ('ping')")
@@ -113,7 +114,7 @@ def test_colours_of_the_children_too_are_shown_unless_refused() -> None:
     assert not any(COLOUR.search(line) for line in lines)
 
 
-def test_a_terminal_can_have_json() -> None:
+def test_terminal_can_have_json() -> None:
     assert {json.loads(line)["level"] for line in on_a_terminal("--log-format", "json")} == {"info"}
 
 
@@ -124,7 +125,7 @@ def record(level: int, event: str, **fields: object) -> str:
     return TerminalFormatter(Screen()).format(made).partition(" ")[2]
 
 
-def test_a_terminal_shows_an_error_below_its_event_and_nothing_empty() -> None:
+def test_terminal_shows_an_error_below_its_event() -> None:
     shown = record(
         logging.WARNING,
         events.JOB_RETRIED,
@@ -156,11 +157,11 @@ def test_a_terminal_shows_an_error_below_its_event_and_nothing_empty() -> None:
         (events.PARTITIONS_OWNED, {"partitions": [1, 2], "relays": 8}, "Sends 2 of 16 partitions; relays: 8."),
     ],
 )
-def test_a_terminal_says_what_starts_stops_and_is_waited_for(event: str, fields: dict[str, object], said: str) -> None:
+def test_terminal_says_what_starts_and_stops(event: str, fields: dict[str, object], said: str) -> None:
     assert record(logging.INFO, event, **fields) == said
 
 
-def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_that(stores: list[UUID], tmp_path: Path) -> None:
+def test_second_ctrl_c_ends_the_wait(stores: list[UUID], tmp_path: Path) -> None:
     payload = json.dumps({"started": str(tmp_path / "started"), "gate": str(tmp_path / "gate")})
     [(job_id,)] = seen(
         "INSERT INTO salon_jobs_job (task, store_id, payload) VALUES ('e2e-wait-for-file', %s, %s) RETURNING id",
@@ -181,7 +182,7 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_that(stores: list[U
     assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
 
 
-def test_text_in_a_file_has_the_zone_of_its_time_and_no_empty_fields() -> None:
+def test_text_format_in_a_file() -> None:
     change("INSERT INTO salon_jobs_job (task) VALUES ('ping')")
     lines = manage(*BURST, "--log-format", "text").stdout.splitlines()
     [done] = [line for line in lines if "job_succeeded" in line]
@@ -192,7 +193,7 @@ def test_text_in_a_file_has_the_zone_of_its_time_and_no_empty_fields() -> None:
     assert not any("= " in line or line.endswith("=") for line in lines)
 
 
-def test_the_projects_own_logging_is_used(tmp_path: Path) -> None:
+def test_logging_of_the_project_is_used(tmp_path: Path) -> None:
     (tmp_path / "own_logging.py").write_text(
         "from project.settings import *\n"
         "LOGGING = {'version': 1, 'formatters': {'own': {'format': 'OWN %(message)s'}}, 'handlers': {'own':"
@@ -207,7 +208,7 @@ def test_the_projects_own_logging_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", ["", "INFO"])
-def test_djangos_own_records_of_a_task_are_written_only_if_its_logger_has_a_level(level: str) -> None:
+def test_task_logger_of_django_needs_a_level(level: str) -> None:
     program = (
         "import logging, django; django.setup()\n"
         "from salon_jobs.process.logs import configure_logging\n"
@@ -222,7 +223,7 @@ def test_djangos_own_records_of_a_task_are_written_only_if_its_logger_has_a_leve
     assert said == [*(["started"] if level else []), "odd", "other"]
 
 
-def test_a_worker_says_what_it_serves() -> None:
+def test_worker_logs_what_it_serves() -> None:
     done = manage(*BURST, "--queue", "a", "--queue", "b", "--processes", "2", "--concurrency", "3")
     [start] = [line for line in map(json.loads, done.stdout.splitlines()) if line.get("event") == "worker_starting"]
     assert (start["queues"], start["processes"], start["concurrency"]) == ("a, b", 2, 3)
@@ -232,14 +233,14 @@ def test_a_worker_says_what_it_serves() -> None:
 
 
 @pytest.mark.parametrize(("asked", "processes"), [("0", usable_processors()), (str(OTHER_PROCESSES), OTHER_PROCESSES)])
-def test_a_worker_has_a_process_for_each_processor_unless_the_settings_say_how_many(asked: str, processes: int) -> None:
+def test_default_number_of_processes(asked: str, processes: int) -> None:
     lines = map(json.loads, manage(*BURST, WORKER_PROCESSES=asked).stdout.splitlines())
     started = [line for line in lines if line.get("event") in ("worker_starting", "process_started")]
     assert started[0]["processes"] == processes
     assert [line["kind"] for line in started[1:]].count("worker") == processes
 
 
-def test_a_worker_that_wants_more_connections_than_there_are_says_so() -> None:
+def test_too_few_connections_are_warned_of() -> None:
     lines = map(json.loads, manage(*BURST, "--concurrency", "1000").stdout.splitlines())
     [warning] = [line for line in lines if line.get("event") == "connections_short"]
     assert (warning["level"], warning["connections"]) == ("warning", 1 * (1000 + 3) + 2)
@@ -249,7 +250,8 @@ def test_a_worker_that_wants_more_connections_than_there_are_says_so() -> None:
 
 
 @pytest.mark.parametrize("debug", [True, False])
-def test_a_health_port_in_use_is_a_warning_in_debug_and_an_error_otherwise(debug: bool) -> None:
+def test_health_port_in_use(debug: bool) -> None:
+    """It is a warning in debug mode, and an error otherwise."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         done = manage(*BURST, "--health-addr", address, DEBUG="on" if debug else "off")

@@ -69,14 +69,15 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [getattr(record, "event", "") for record in caplog.records]
 
 
-def test_each_round_says_when_the_next_one_is(clock: Clock) -> None:
+def test_round_says_when_the_next_one_is(clock: Clock) -> None:
     loop = Rounds(clock, 5.0, 0.0, 1.5, first_poll_in_s=2.0)
     assert loop.run()
     assert clock.waits == [2.0, 5.0, 1.5]
     assert loop.finished
 
 
-def test_a_wake_up_ends_the_wait_and_one_during_a_round_is_not_lost(clock: Clock) -> None:
+def test_wake_up_ends_the_wait(clock: Clock) -> None:
+    """One that comes during a round is not lost."""
     loop = Rounds(clock, 60.0, 60.0)
     loop.wake()
     loop.run()
@@ -92,9 +93,8 @@ def test_a_wake_up_ends_the_wait_and_one_during_a_round_is_not_lost(clock: Clock
     assert clock.waits == []
 
 
-def test_an_outage_is_waited_out_with_growing_waits_and_logged_once(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_outage_is_logged_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """The waits grow."""
     caplog.set_level("INFO")
     loop = Rounds(clock, *[OperationalError("gone"), InterfaceError("closed")] * 4, 7.0, OperationalError("again"))
     assert loop.run()
@@ -104,7 +104,7 @@ def test_an_outage_is_waited_out_with_growing_waits_and_logged_once(
     assert loop.outages == 9
 
 
-def test_an_outage_that_lasts_is_logged_again(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_long_outage_is_logged_again(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     outage = Outage("rounds", using="default", clock=clock)
     for _ in range(7):
         outage.lost(OperationalError("gone"))
@@ -112,7 +112,7 @@ def test_an_outage_that_lasts_is_logged_again(clock: Clock, caplog: pytest.LogCa
     assert events(caplog) == ["database_lost"] * 3
 
 
-def test_only_a_round_that_succeeds_counts_as_polled(clock: Clock) -> None:
+def test_only_a_successful_round_counts(clock: Clock) -> None:
     loop = Rounds(clock, OperationalError("gone"), ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         loop.run()
@@ -120,7 +120,7 @@ def test_only_a_round_that_succeeds_counts_as_polled(clock: Clock) -> None:
     assert loop.finished, "whatever ends it"
 
 
-def test_work_is_done_again_until_the_database_answers_or_it_is_given_up(clock: Clock) -> None:
+def test_work_is_repeated_during_an_outage(clock: Clock) -> None:
     faults = [OperationalError("gone")] * 3
 
     def work() -> None:
@@ -134,7 +134,7 @@ def test_work_is_done_again_until_the_database_answers_or_it_is_given_up(clock: 
     assert outage.attempt(work)
 
 
-def test_a_connection_that_the_server_ends_while_it_is_set_up_is_replaced(database: None) -> None:
+def test_connection_lost_during_setup_is_replaced(database: None) -> None:
     """Django leaves it in place, closed, and announces it to nobody."""
     connection: Any = connections["default"]
     pids: list[int] = []
@@ -184,9 +184,7 @@ class Conflict(OperationalError):
 
 
 @pytest.mark.parametrize("cause", [psycopg.errors.SerializationFailure(), psycopg.errors.DeadlockDetected()])
-def test_a_conflict_is_tried_again_soon_and_is_no_outage(
-    clock: Clock, caplog: pytest.LogCaptureFixture, cause: psycopg.Error
-) -> None:
+def test_conflict_is_no_outage(clock: Clock, caplog: pytest.LogCaptureFixture, cause: psycopg.Error) -> None:
     loop = Rounds(clock, Conflict(cause), Conflict(cause), 5.0)
     assert loop.run()
     assert clock.waits[-1] == 5.0
@@ -195,7 +193,7 @@ def test_a_conflict_is_tried_again_soon_and_is_no_outage(
     assert events(caplog) == []
 
 
-def test_conflicts_that_go_on_are_an_outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_lasting_conflicts_are_an_outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "salon_jobs")
     conflicts = [Conflict(psycopg.errors.DeadlockDetected()) for _ in range(25)]
     assert Rounds(clock, *conflicts, 5.0).run()

@@ -46,7 +46,7 @@ def two_hosts(database: None, silent: Forwarder) -> Iterator[None]:
     settings["OPTIONS"].pop("connect_timeout")
 
 
-def test_an_answer_that_came_late_is_used_by_the_next_who_ask(two_hosts: None) -> None:
+def test_late_answer_is_reused(two_hosts: None) -> None:
     probe = Probe(lambda: check_tables("default"), patience_s=0.2, kept_s=60)
     with pytest.raises(NotReady, match="does not answer: asked"):
         probe.answer()
@@ -84,7 +84,7 @@ def test_a_late_error_is_raised_too() -> None:
     gate.set()
 
 
-def test_an_answer_that_came_in_time_says_nothing_about_the_next() -> None:
+def test_timely_answer_is_not_reused() -> None:
     gate = threading.Event()
     gate.set()
     probe = Probe(lambda: gate.wait(10), patience_s=0.5, kept_s=60)

@@ -27,11 +27,11 @@ def usable(folder: Path, membership: str, **files: str) -> int:
     return usable_processors(membership=member, cgroups=folder)
 
 
-def test_without_cgroups_it_is_the_affinity(tmp_path: Path) -> None:
+def test_processors_of_the_affinity(tmp_path: Path) -> None:
     assert usable_processors(membership=tmp_path / "none", cgroups=tmp_path) == 8
 
 
-def test_where_there_is_no_affinity_it_is_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
     assert usable_processors(membership=tmp_path / "none", cgroups=tmp_path) == 5

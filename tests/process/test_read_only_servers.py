@@ -75,7 +75,7 @@ class Writer(Loop):
         return 0.0
 
 
-def test_a_loop_does_not_keep_a_read_only_server(read_only: None) -> None:
+def test_loop_leaves_a_read_only_server(read_only: None) -> None:
     writer = Writer()
     writer.start()
     assert writer.tried.wait(30)
@@ -84,7 +84,7 @@ def test_a_loop_does_not_keep_a_read_only_server(read_only: None) -> None:
     assert seen("SELECT name FROM salon_jobs_limit") == [("q",)]
 
 
-def test_a_long_running_process_refuses_it_when_it_connects(read_only: None, refused: None) -> None:
+def test_process_refuses_a_read_only_server(read_only: None, refused: None) -> None:
     with pytest.raises(ServerReadOnly, match="target_session_attrs"):
         connections["default"].ensure_connection()
     assert connections["default"].connection is None
@@ -92,7 +92,7 @@ def test_a_long_running_process_refuses_it_when_it_connects(read_only: None, ref
     write()
 
 
-def test_a_request_leaves_a_read_only_server(read_only: None) -> None:
+def test_request_leaves_a_read_only_server(read_only: None) -> None:
     """Without an error to see: Django's own check at the end of a request has forgotten it by then."""
     connections["default"].settings_dict["CONN_MAX_AGE"] = 600
     try:
@@ -110,7 +110,7 @@ def test_a_request_leaves_a_read_only_server(read_only: None) -> None:
         connections["default"].settings_dict["CONN_MAX_AGE"] = 0
 
 
-def test_a_pool_does_not_keep_it_either(read_only: None, settings: Any) -> None:
+def test_pool_leaves_a_read_only_server(read_only: None, settings: Any) -> None:
     with pool_alias("default") as pooled:
         settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": "pooled"}
         first = backend("pooled")
@@ -122,7 +122,8 @@ def test_a_pool_does_not_keep_it_either(read_only: None, settings: Any) -> None:
         assert backend("pooled") == second
 
 
-def test_a_session_that_its_own_code_made_read_only_is_kept(database: None) -> None:
+def test_read_only_session_is_kept(database: None) -> None:
+    """Its own code made it so."""
     connection = connections["default"]
     before = backend()
     with connection.cursor() as cursor:
@@ -153,7 +154,7 @@ def write_in_read_only_transaction(**_: Any) -> None:
 @pytest.mark.parametrize("hook", [write_as_store, write_and_hide_it])
 @pytest.mark.parametrize("task", [tasks.system, tasks.in_store, tasks.outside])
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_a_run_that_a_read_only_server_ended_costs_no_attempt(
+def test_run_on_a_read_only_server_is_released(
     stores: list[UUID],
     process_id: int,
     hooks: tasks.Hooks,
@@ -182,9 +183,7 @@ def test_a_run_that_a_read_only_server_ended_costs_no_attempt(
     assert (row["state"], row["attempts"], row["leased_by"]) == ("queued", 0, None)
 
 
-def test_a_handler_that_writes_in_its_own_read_only_transaction_fails(
-    database: None, process_id: int, hooks: tasks.Hooks
-) -> None:
+def test_own_read_only_transaction_is_an_error(database: None, process_id: int, hooks: tasks.Hooks) -> None:
     hooks.system = write_in_read_only_transaction
     tasks.system.enqueue()
     [job] = claim(process_id)
@@ -194,7 +193,7 @@ def test_a_handler_that_writes_in_its_own_read_only_transaction_fails(
 
 
 @pytest.mark.parametrize("command", ["runworker", "runscheduler"])
-def test_a_command_that_is_started_on_a_read_only_server_waits_and_says_why(read_only: None, command: str) -> None:
+def test_long_command_waits_for_a_writable_server(read_only: None, command: str) -> None:
     class Command(WorkerProcess):
         pass
 
@@ -211,7 +210,7 @@ def test_a_command_that_is_started_on_a_read_only_server_waits_and_says_why(read
         assert started.end() == 0
 
 
-def test_a_burst_and_a_single_command_end_with_the_reason(read_only: None) -> None:
+def test_short_commands_fail_with_the_reason(read_only: None) -> None:
     url = {"WORKER_DATABASE_URL": url_for("worker_runtime"), "DJANGO_SETTINGS_MODULE": "tests.e2e.worker_settings"}
     change(READ_ONLY.replace("worker_runtime", "jobs_operator"))
     try:
@@ -244,7 +243,7 @@ def address(migrated: None, replicated: Replicated) -> Iterator[int]:
     connections.settings["default"].update(before)
 
 
-def test_an_address_that_leads_to_a_standby_is_left_when_it_moves(address: int, replicated: Replicated) -> None:
+def test_standby_is_left_when_the_address_moves(address: int, replicated: Replicated) -> None:
     with psycopg.connect(replicated.primary.url, autocommit=True) as primary:
         primary.execute("CREATE TABLE IF NOT EXISTS salon_jobs_limit (kind text, name text)")
     replicated.catch_up()
@@ -257,7 +256,7 @@ def test_an_address_that_leads_to_a_standby_is_left_when_it_moves(address: int, 
 
 
 @pytest.mark.parametrize("refuse", [False, True])
-def test_a_standby_is_refused_by_what_it_reports(
+def test_standby_is_refused(
     address: int, replicated: Replicated, monkeypatch: pytest.MonkeyPatch, refuse: bool
 ) -> None:
     replicated.address.target_port = port_of(replicated.standby)
@@ -274,9 +273,8 @@ def test_a_standby_is_refused_by_what_it_reports(
 
 
 @pytest.mark.parametrize("checked", [False, True])
-def test_a_server_that_becomes_read_only_is_left_after_an_error_or_by_a_health_check(
-    address: int, replicated: Replicated, checked: bool
-) -> None:
+def test_server_that_becomes_read_only_is_left(address: int, replicated: Replicated, checked: bool) -> None:
+    """By a health check, or after an error."""
     connection = connections["default"]
     connection.settings_dict.update(CONN_MAX_AGE=600, CONN_HEALTH_CHECKS=checked)
     connection.close()
@@ -297,7 +295,7 @@ def test_a_server_that_becomes_read_only_is_left_after_an_error_or_by_a_health_c
         replicated.make_read_only(on=False)
 
 
-def test_a_listener_leaves_a_server_that_becomes_read_only(
+def test_listener_leaves_a_read_only_server(
     address: int, replicated: Replicated, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener = Listener(enqueue.wake_ups.channel, lambda _: None, using="default")

@@ -25,7 +25,8 @@ def chaos(module: str, path: Path) -> dict[str, Any]:
     return figures
 
 
-def test_no_job_is_lost_or_done_twice_whatever_is_killed(tmp_path: Path) -> None:
+def test_jobs_survive_chaos(tmp_path: Path) -> None:
+    """None is lost or done twice."""
     tallies = chaos("tests.chaos", tmp_path / "chaos.json")["disturbances"]
     assert len(tallies) == 7
     for tally in tallies.values():
@@ -35,7 +36,8 @@ def test_no_job_is_lost_or_done_twice_whatever_is_killed(tmp_path: Path) -> None
         assert tally["violations"] == []
 
 
-def test_every_message_arrives_once_and_in_order_whatever_is_killed(tmp_path: Path) -> None:
+def test_messages_survive_chaos(tmp_path: Path) -> None:
+    """Each arrives once and in order."""
     figures = chaos("tests.chaos.outbox", tmp_path / "chaos.json")
     assert len(figures["disturbances"]) == 8
     assert figures["messages"] > 1000

@@ -107,7 +107,7 @@ def _add(queue: str) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 400)])
-def test_it_is_read_at_a_glance_and_reached_from_the_index(
+def test_dashboard_at_a_glance(
     page: Page, site: str, shop: list[UUID], scheme: Literal["light", "dark"], width: int
 ) -> None:
     complaints: list[str] = []
@@ -143,7 +143,7 @@ def _later(page: Page) -> None:
     page.clock.fast_forward(7_000)
 
 
-def test_it_refreshes_by_itself_until_it_is_stopped(page: Page, site: str, shop: list[UUID]) -> None:
+def test_dashboard_refreshes_until_stopped(page: Page, site: str, shop: list[UUID]) -> None:
     page.clock.install()
     page.goto(f"{site}salon_jobs/dashboard/")
     _sees(page, "mail", 80)
@@ -189,7 +189,7 @@ def test_a_hidden_tab_asks_for_nothing(page: Page, site: str, shop: list[UUID]) 
         page.evaluate("window.pretended = false; document.dispatchEvent(new Event('visibilitychange'))")
 
 
-def test_the_keyboard_reaches_everything_and_keeps_its_place(page: Page, site: str, shop: list[UUID]) -> None:
+def test_keyboard_reaches_everything(page: Page, site: str, shop: list[UUID]) -> None:
     page.clock.install()
     page.goto(f"{site}salon_jobs/dashboard/")
     page.focus("#refresh-switch")
@@ -211,7 +211,7 @@ def test_the_keyboard_reaches_everything_and_keeps_its_place(page: Page, site: s
     expect(page).to_have_url(f"{site}salon_jobs/job/overview/?queue=mail")
 
 
-def test_an_outage_is_told_and_gets_over(page: Page, site: str, shop: list[UUID]) -> None:
+def test_failed_refresh_is_told(page: Page, site: str, shop: list[UUID]) -> None:
     page.clock.install()
     page.goto(f"{site}salon_jobs/dashboard/")
 
@@ -241,7 +241,7 @@ def test_an_outage_is_told_and_gets_over(page: Page, site: str, shop: list[UUID]
     expect(page.locator("#refresh-status")).to_contain_text("sign in again")
 
 
-def test_a_strict_content_security_policy_blocks_none_of_it(page: Page, site: str, shop: list[UUID]) -> None:
+def test_strict_content_security_policy(page: Page, site: str, shop: list[UUID]) -> None:
     blocked: list[Any] = []
     page.expose_function("tell", lambda text: blocked.append(json.loads(text)))
     page.add_init_script(
@@ -263,7 +263,7 @@ def test_a_strict_content_security_policy_blocks_none_of_it(page: Page, site: st
     assert blocked == []
 
 
-def test_staff_of_two_stores_choose_one_and_see_it_alone(page: Page, site: str, shop: list[UUID]) -> None:
+def test_staff_of_two_stores_choose_one(page: Page, site: str, shop: list[UUID]) -> None:
     page.emulate_media(color_scheme="dark")
     page.set_viewport_size({"width": 400, "height": 900})
     with staff("view_dashboard", "view_job", "view_blockedaggregate", stores=(shop[0], shop[1])) as name:

@@ -15,7 +15,7 @@ from tests.interpreter import run_command
 pytestmark = pytest.mark.system
 
 
-def test_a_failover_loses_nothing_but_what_replication_lost(tmp_path: Path) -> None:
+def test_failovers_lose_only_unreplicated_writes(tmp_path: Path) -> None:
     path = tmp_path / "failover.json"
     words = (sys.executable, "-m", "tests.chaos.failover", "--seconds", "1", "--seed", "1", "--json", str(path))
     # As `make chaos-failover` runs it: the program itself has no settings.

@@ -65,7 +65,7 @@ def _logged() -> list[tuple[Any, ...]]:
     return seen("SELECT object_id::int, change_message FROM django_admin_log ORDER BY id")
 
 
-def test_jobs_are_retried_and_those_that_are_not_say_why(
+def test_retry_says_which_jobs_it_left(
     page: Page, site: str, jobs: dict[str, int], stores: list[UUID], hooks: tasks.Hooks, process_id: int
 ) -> None:
     old = tasks.keyed.using(max_attempts=1).enqueue(store_id=stores[0], number=1)
@@ -84,7 +84,7 @@ def test_jobs_are_retried_and_those_that_are_not_say_why(
     assert _logged() == [(jobs["failed"], "retried")]
 
 
-def test_jobs_are_cancelled_discarded_and_changed_together(page: Page, site: str, jobs: dict[str, int]) -> None:
+def test_jobs_are_cancelled_discarded_and_changed(page: Page, site: str, jobs: dict[str, int]) -> None:
     _select(page, site, [jobs["waiting"], jobs["failed"]], "change")
     expect(page.locator("#content")).to_contain_text("2 jobs selected")
     page.click("input[name=confirmed]")
@@ -117,9 +117,7 @@ def test_jobs_are_cancelled_discarded_and_changed_together(page: Page, site: str
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 400)])
-def test_every_action_from_a_jobs_own_page(
-    page: Page, site: str, jobs: dict[str, int], scheme: Any, width: int
-) -> None:
+def test_actions_on_the_page_of_a_job(page: Page, site: str, jobs: dict[str, int], scheme: Any, width: int) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})
     _press(page, site, jobs["waiting"], "change")
@@ -150,9 +148,7 @@ def test_every_action_from_a_jobs_own_page(
     assert [job_id for job_id, _ in _logged()] == [jobs[each] for each in ("waiting", "failed", "running", "waiting")]
 
 
-def test_queue_task_and_store_are_paused_and_resumed(
-    page: Page, site: str, jobs: dict[str, int], stores: list[UUID]
-) -> None:
+def test_pause_and_resume(page: Page, site: str, jobs: dict[str, int], stores: list[UUID]) -> None:
     scopes = ("queue:default", f"store:{stores[0]}", "task:test-store")
     for verb in ("paused", "resumed"):
         _press(page, site, jobs["failed"], "pause")
@@ -170,7 +166,7 @@ def test_queue_task_and_store_are_paused_and_resumed(
     assert [done for _, done in _logged()] == ["paused"] * 3 + ["resumed"] * 3
 
 
-def test_all_that_match_and_all_of_a_kind_of_failure(page: Page, site: str, stores: list[UUID]) -> None:
+def test_actions_on_all_that_match(page: Page, site: str, stores: list[UUID]) -> None:
     queue, error_class = "(ARRAY['a', 'b'])[1 + n %% 2]", "'TillOnFire'"
     row = in_state("'failed'", task="'ping'", store_id="%s", fingerprint="n %% 2", error_class=error_class, queue=queue)
     change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, 120) AS n", stores[0])

@@ -41,7 +41,7 @@ def _listed(page: Page, *expected: int) -> None:
     expect(page.locator("#result_list .field-job small")).to_have_text(numbers)
 
 
-def test_filters_are_clicked_alone_and_together(page: Page, site: str, jobs: list[int], stores: list[UUID]) -> None:
+def test_filters_alone_and_together(page: Page, site: str, jobs: list[int], stores: list[UUID]) -> None:
     old, other, waits, system = jobs
 
     def choose(text: str) -> None:
@@ -94,7 +94,7 @@ def test_filters_are_clicked_alone_and_together(page: Page, site: str, jobs: lis
     expect(page.locator("#changelist .paginator")).to_contain_text("0 jobs")
 
 
-def test_a_jobs_page_shows_everything_known_about_it(page: Page, site: str, jobs: list[int]) -> None:
+def test_page_of_a_job_shows_everything(page: Page, site: str, jobs: list[int]) -> None:
     old, other, waits, _ = jobs
     change(
         "UPDATE salon_jobs_job SET payload = %s, trace = %s, attempts = 1, max_attempts = 25 WHERE id = %s",
@@ -146,7 +146,7 @@ def test_a_jobs_page_shows_everything_known_about_it(page: Page, site: str, jobs
     expect(page.locator(".field-progress")).to_contain_text("1 failed")
 
 
-def test_a_list_and_a_page_are_live_while_nobody_works_in_them(page: Page, site: str, jobs: list[int]) -> None:
+def test_live_pages_wait_while_somebody_works(page: Page, site: str, jobs: list[int]) -> None:
     *_, waits, system = jobs
     complaints: list[str] = []
     page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
@@ -178,9 +178,7 @@ def test_a_list_and_a_page_are_live_while_nobody_works_in_them(page: Page, site:
     assert complaints == []
 
 
-def test_staff_of_one_store_see_and_retry_its_jobs_alone(
-    page: Page, site: str, jobs: list[int], stores: list[UUID]
-) -> None:
+def test_staff_of_one_store(page: Page, site: str, jobs: list[int], stores: list[UUID]) -> None:
     old, other, waits, _ = jobs
     with staff("view_job", "retry_job", "view_dashboard", stores=(stores[0],)) as name:
         sign_in(page, site, name)
@@ -204,7 +202,7 @@ def test_staff_of_one_store_see_and_retry_its_jobs_alone(
         assert page.goto(f"{site}salon_jobs/limit/").status == 403  # type: ignore[union-attr]
 
 
-def test_who_may_only_look_sees_no_button(page: Page, site: str, jobs: list[int]) -> None:
+def test_viewers_see_no_buttons(page: Page, site: str, jobs: list[int]) -> None:
     change("UPDATE salon_jobs_job SET fingerprint = 1 WHERE state = 'failed'")
     looks = ("view_job", "view_message", "view_limit", "view_destinationstate", "view_inboxmessage")
     with staff(*looks, "view_all_stores") as name:
@@ -220,7 +218,7 @@ def test_who_may_only_look_sees_no_button(page: Page, site: str, jobs: list[int]
         _listed(page, *jobs)
 
 
-def test_the_picture_of_a_flow_leads_by_keys_to_its_jobs(page: Page, site: str) -> None:
+def test_picture_of_a_flow_by_keyboard(page: Page, site: str) -> None:
     with flow("chain") as chain:
         first = last = chain.add(tasks.system.call())
         for _ in range(29):

@@ -26,7 +26,7 @@ def _said(page: Page, text: str) -> None:
     expect(page.locator(".messagelist")).to_contain_text(text)
 
 
-def test_messages_are_retried_skipped_sent_again_and_unparked(page: Page, site: str, stores: list[UUID]) -> None:
+def test_actions_on_messages(page: Page, site: str, stores: list[UUID]) -> None:
     failed, given_up, sent = (write(status, store=stores[0]) for status in ("failed", "failed", "published"))
     head, behind = write("failed", aggregate="1001", store=stores[1]), write(aggregate="1001", store=stores[1])
     block(head, "parked")
@@ -58,7 +58,7 @@ def test_messages_are_retried_skipped_sent_again_and_unparked(page: Page, site: 
     assert (head, "waiting", True, 0) in blocked()
 
 
-def test_destinations_are_paused_and_rejected_messages_are_decided(page: Page, site: str, database: None) -> None:
+def test_destinations_and_rejected_messages(page: Page, site: str, database: None) -> None:
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
     for action in ("pause", "resume"):
         _on(page, site, "destinationstate", [ORDERS], action)
@@ -87,7 +87,7 @@ def test_destinations_are_paused_and_rejected_messages_are_decided(page: Page, s
     ]
 
 
-def test_limits_are_added_changed_and_deleted_as_the_operator(page: Page, site: str, stores: list[UUID]) -> None:
+def test_limits_are_added_changed_and_deleted(page: Page, site: str, stores: list[UUID]) -> None:
     rules = "SELECT kind, name, paused, max_concurrency FROM salon_jobs_limit"
 
     def save(kind: str, name: str) -> None:

@@ -104,7 +104,7 @@ def long_rows(stores: list[UUID]) -> dict[str, int]:
     return {"job": job, "message": message, "inboxmessage": inbox}
 
 
-def test_no_page_scrolls_sideways_on_a_phone(page: Page, site: str, long_rows: dict[str, int]) -> None:
+def test_pages_fit_a_phone(page: Page, site: str, long_rows: dict[str, int]) -> None:
     page.set_viewport_size({"width": 400, "height": 900})
     for name in LISTS:
         _fits(page, f"{site}salon_jobs/{name}/")
@@ -129,7 +129,7 @@ def test_no_page_scrolls_sideways_on_a_phone(page: Page, site: str, long_rows: d
         assert page.evaluate(WHOLE.format(within="")), name
 
 
-def test_where_nothing_is_yet_each_page_says_so(page: Page, site: str, database: None) -> None:
+def test_empty_pages_say_so(page: Page, site: str, database: None) -> None:
     page.set_viewport_size({"width": 400, "height": 900})
     for name in LISTS:
         _fits(page, f"{site}salon_jobs/{name}/")

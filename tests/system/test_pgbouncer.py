@@ -76,13 +76,13 @@ def through(url: str, port: int) -> str:
     return url.replace(host, f"127.0.0.1:{port}")
 
 
-def test_the_connections_are_shared(database: None, pooled: str) -> None:
+def test_connections_are_shared(database: None, pooled: str) -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         assert cursor.fetchone()[0] != connections["default"].connection.info.backend_pid
 
 
-def test_many_threads_and_tasks_see_their_own_store_alone_on_fewer_connections(stores: list[UUID], pooled: str) -> None:
+def test_threads_on_shared_connections_see_their_store(stores: list[UUID], pooled: str) -> None:
     backends: set[int] = set()
 
     def look(store: UUID, *, atomic: bool) -> None:
@@ -106,9 +106,8 @@ def test_many_threads_and_tasks_see_their_own_store_alone_on_fewer_connections(s
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_session_scope_is_refused_and_leaves_nothing_on_any_shared_connection(
-    stores: list[UUID], pooled: str, is_open: bool
-) -> None:
+def test_session_scope_is_refused(stores: list[UUID], pooled: str, is_open: bool) -> None:
+    """It leaves nothing on any shared connection."""
     connection = connections["default"]
     if is_open:
         connection.ensure_connection()
@@ -127,7 +126,8 @@ def test_a_session_scope_is_refused_and_leaves_nothing_on_any_shared_connection(
         assert Store.objects.get().pk == stores[1]
 
 
-def test_what_needs_transactions_and_locks_passes_through_it() -> None:
+def test_suites_pass_through_the_pooler() -> None:
+    """Those of what needs transactions and locks."""
     # A server of their own: the roles, whose passwords they set, belong to the whole server.
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL_BOOTSTRAP"}
     # Two end the connection of a statement: behind a pooler that may be any, and it is replaced unseen. One
@@ -141,7 +141,7 @@ def test_what_needs_transactions_and_locks_passes_through_it() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_a_worker_that_can_not_listen_says_it_once_and_polls(database: None, pooled: str) -> None:
+def test_deaf_worker_polls(database: None, pooled: str) -> None:
     with WorkerProcess("--concurrency", "2", url=pooled, POLL_INTERVAL=0.5, ready=True) as worker:
         deaf = worker.wait_for("listener_deaf", patience_s=15)
         assert deaf["level"] == "warning"
@@ -155,7 +155,7 @@ def test_a_worker_that_can_not_listen_says_it_once_and_polls(database: None, poo
         assert worker.end() == 0
 
 
-def test_a_direct_url_for_listening_brings_the_wake_ups(database: None, pooled: str) -> None:
+def test_direct_url_for_listening_wakes(database: None, pooled: str) -> None:
     with WorkerProcess("--concurrency", "2", url=pooled, LISTEN=DIRECT, POLL_INTERVAL=60, ready=True) as worker:
         eventually(lambda: worker.children()[0]["listening"] is True)
         for _ in range(5):
@@ -166,7 +166,7 @@ def test_a_direct_url_for_listening_brings_the_wake_ups(database: None, pooled: 
         assert not worker.logged("listener_deaf")
 
 
-def test_a_message_goes_out_and_comes_in_through_it(stores: list[UUID], pooled: str) -> None:
+def test_message_through_the_pooler(stores: list[UUID], pooled: str) -> None:
     with closing(NatsBroker()) as nats:
         nats.start()
         orders = nats.destination("orders")
@@ -187,9 +187,7 @@ def test_a_message_goes_out_and_comes_in_through_it(stores: list[UUID], pooled: 
         assert len(nats.received(orders)) == len(stores)
 
 
-def test_jobs_of_many_stores_at_once_have_their_effects_once_and_in_their_store(
-    stores: list[UUID], pooled: str, port: int
-) -> None:
+def test_jobs_of_many_stores(stores: list[UUID], pooled: str, port: int) -> None:
     jobs = 40
     with WorkerProcess("--concurrency", "8", "--with-scheduler", url=pooled, POLL_INTERVAL=0.2, ready=True) as worker:
         calls = [tasks.write_and_look.call(store_id=store) for _ in range(jobs) for store in stores]
@@ -211,7 +209,7 @@ def test_jobs_of_many_stores_at_once_have_their_effects_once_and_in_their_store(
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE task LIKE 'e2e%%'") == [(0,)]
 
 
-def test_a_fan_out_by_the_clock_runs_in_every_store(stores: list[UUID], pooled: str) -> None:
+def test_cron_fan_out_runs_in_every_store(stores: list[UUID], pooled: str) -> None:
     fired = manage("runscheduler", "--burst", "--at", "2026-05-05T17:00:00Z", WORKER_DATABASE_URL=pooled)
     assert fired.returncode == 0, fired.stderr
     with WorkerProcess("--burst", "--concurrency", "4", url=pooled) as worker:
@@ -221,9 +219,7 @@ def test_a_fan_out_by_the_clock_runs_in_every_store(stores: list[UUID], pooled: 
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
-def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(
-    stores: list[UUID], pooled: str, tmp_path: Path
-) -> None:
+def test_killed_worker_is_rescued(stores: list[UUID], pooled: str, tmp_path: Path) -> None:
     started, gate = tmp_path / "started", tmp_path / "gate"
     with WorkerProcess("--concurrency", "1", url=pooled, **QUICK, ready=True) as victim:
         handle = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
@@ -240,9 +236,7 @@ def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(
     assert job_row(handle.id) is None
 
 
-def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
-    stores: list[UUID], pooled: str, tmp_path: Path
-) -> None:
+def test_frozen_worker_finishes_nothing(stores: list[UUID], pooled: str, tmp_path: Path) -> None:
     started, gate = tmp_path / "started", tmp_path / "gate"
     with WorkerProcess("--concurrency", "1", url=pooled, **QUICK, ready=True) as victim:
         handle = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
@@ -268,7 +262,7 @@ def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
     assert seen("SELECT count(*) FROM customer") == [(1,)]
 
 
-def test_an_interrupted_query_is_cancelled_through_it(stores: list[UUID], pooled: str) -> None:
+def test_query_is_cancelled_through_the_pooler(stores: list[UUID], pooled: str) -> None:
     settings = {"SHUTDOWN_GRACE": 4, "LISTEN": False, "POLL_INTERVAL": 0.2}
     with WorkerProcess("--concurrency", "1", url=pooled, **settings, ready=True) as worker:
         handle = tasks.sleep_in_query.enqueue(store_id=stores[0])
@@ -278,7 +272,7 @@ def test_an_interrupted_query_is_cancelled_through_it(stores: list[UUID], pooled
     assert job_row(handle.id)["state"] == "queued"  # type: ignore[index]
 
 
-def test_an_exhausted_pool_gets_no_living_process_dead(stores: list[UUID], port: int, tmp_path: Path) -> None:
+def test_exhausted_pool_kills_nobody(stores: list[UUID], port: int, tmp_path: Path) -> None:
     """Hold every connection for longer than a silence: nobody can beat, so nobody may be judged."""
     started, gate = tmp_path / "started", tmp_path / "gate"
     with WorkerProcess("--concurrency", "8", url=through(DIRECT, port), **QUICK, ready=True) as worker:

@@ -44,9 +44,8 @@ def switch(page: Page, name: str) -> None:
     page.click(f"#salon-jobs-stores button:has-text('{name}')")
 
 
-def test_a_store_is_chosen_in_the_header_and_another_tab_can_not_write_into_it(
-    page: Page, customers: str, tmp_path: Path
-) -> None:
+def test_store_is_chosen_in_the_header(page: Page, customers: str, tmp_path: Path) -> None:
+    """Another tab cannot write into it."""
     page.set_viewport_size({"width": 1366, "height": 480})
     page.goto(customers)
     expect(page.locator("#salon-jobs-reason")).to_have_text(
