@@ -134,7 +134,7 @@ def test_child_that_can_write_no_end_is_replaced() -> None:
 
 
 @pytest.mark.slow
-def test_child_that_waits_for_a_lock_is_left_alone() -> None:
+def test_child_that_waits_is_left_alone() -> None:
     patches = {"salon_jobs.worker.child._STUCK_S": 0.5, "salon_jobs.worker.child_process._STUCK_S": 1.0}
     with WorkerProcess("--concurrency", "2", ready=True, PATCHES=patches) as worker:
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)

@@ -12,41 +12,36 @@ import pytest
 
 from salon_jobs.jobs.pruning import Pruner
 from tests.e2e import tasks
-from tests.e2e.test_supervisor import QUICK, URL, child_of
-from tests.e2e.worker_process import WorkerProcess
+from tests.e2e.worker_process import QUICK, WorkerProcess
 from tests.support import seen
 from tests.waiting import eventually
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["child", "supervisor too"])
-@pytest.mark.parametrize("pause", ["between", "two", "four"], ids=["between steps", "in a step", "in a loop"])
-def test_a_killed_run_goes_on_after_what_it_committed(
-    stores: list[UUID], tmp_path: Path, pause: str, *, whole: bool
-) -> None:
+@pytest.mark.parametrize(
+    ("pause", "whole"), [("between", False), ("two", False), ("four", False), ("two", True)], ids=str
+)
+def test_killed_run_continues_after_its_steps(stores: list[UUID], tmp_path: Path, pause: str, *, whole: bool) -> None:
+    """The child is killed between steps, in one, or in a loop; or the whole worker is."""
     calls = tmp_path / "calls"
 
     def called() -> list[str]:
         return calls.read_text().split() if calls.exists() else []
 
-    with WorkerProcess("--concurrency", "1", url=URL, **QUICK) as worker:
-        _, pid = child_of(worker)
+    with WorkerProcess("--concurrency", "1", **QUICK) as worker:
+        _, pid = worker.child()
         tasks.in_steps.enqueue(store_id=stores[0], folder=str(tmp_path), pause=pause)
         eventually(lambda: pause in called())
         if whole:
             worker.kill()
+            worker = WorkerProcess("--concurrency", "1", **QUICK)
         else:
             os.kill(pid, signal.SIGKILL)
         (tmp_path / "gate").touch()
-        if whole:
-            with WorkerProcess("--concurrency", "1", url=URL, ready=True, **QUICK) as another:
-                another.wait_for("job_succeeded", task_name="e2e-steps")
-                assert another.end() == 0
-        else:
+        with worker:
             worker.wait_for("job_succeeded", task_name="e2e-steps")
             assert worker.end() == 0
-    assert sorted(seen("SELECT name, count(*) FROM customer GROUP BY 1")) == [
-        *(("four", 1), ("one", 1), ("three", 1), ("two", 1))
-    ], "each effect exactly once"
+    effects = [("four", 1), ("one", 1), ("three", 1), ("two", 1)]
+    assert sorted(seen("SELECT name, count(*) FROM customer GROUP BY 1")) == effects, "each exactly once"
     starts = Counter(called())
     assert starts.pop("between") == 2, "two runs"
     again = [] if pause == "between" else [pause]

@@ -256,7 +256,7 @@ def test_restarts_back_off(database: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_job_that_kills_its_process_fails_in_the_end(database: None) -> None:
+def test_job_that_kills_its_process_fails(database: None) -> None:
     """An exit with status 0 is a death too. A burst stops soon, and the next one runs what waited behind the job."""
     first = tasks.die.using(max_attempts=1, priority=-1).enqueue(status=0).id
     others = {tasks.nothing.enqueue().id for _ in range(3)}
