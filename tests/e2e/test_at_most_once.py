@@ -24,7 +24,8 @@ def ends() -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("whole", [False, True], ids=["child", "supervisor too"])
 def test_killed_run_is_not_repeated(database: None, held: Held, *, whole: bool) -> None:
-    with WorkerProcess("--concurrency", "1", **QUICK) as worker:
+    with WorkerProcess("--concurrency", "1", **QUICK) as first:
+        worker = first
         process_id, pid = worker.child()
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)  # it prefetches once it knows how long
         with transaction.atomic():

@@ -1,4 +1,4 @@
-"""Runs the services of docker/compose.yaml without containers: each has what the file gives it, and nothing more."""
+"""Tests the services of docker/compose.yaml without containers: each has what the file gives it, and no more."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def name() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_every_service_works_with_what_it_is_given_and_a_file_is_parsed(name: str) -> None:
+def test_services_work_with_what_they_are_given(name: str) -> None:
     with ExitStack() as stack:
         nats, azure = stack.enter_context(NatsServer()), stack.enter_context(closing(AzureBroker()))
         azure.start()

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 
 
 def test_forked_handler_is_one_run(stores: list[UUID], tmp_path: Path) -> None:
-    """It goes on in the worker alone, whether it is a function or a coroutine; a process has a connection of its own."""
+    """It goes on in the worker alone, be it a function or a coroutine; a process has a connection of its own."""
     with WorkerProcess("--concurrency", "1") as worker:
         before = worker.child()
 

@@ -14,27 +14,23 @@ from tests.e2e import tasks
 from tests.e2e.span_file import read_spans
 from tests.e2e.worker_process import ConsumerProcess, RelayProcess, WorkerProcess
 from tests.servers.nats import NatsBroker
-from tests.settings import url_for
 from tests.support import seen
 from tests.waiting import eventually
 
-URL = url_for("worker_runtime")
 TRACED = '{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}'
 ORDERS = "rn::nats:::orders"
 CONSUMERS = {"orders": {"SOURCE": ORDERS, "TASKS": {"order.created": tasks.write.name}}}
 
 
-def test_a_message_is_one_trace_through_all_processes(nats: NatsBroker, stores: list[UUID], tmp_path: Path) -> None:
+def test_message_is_one_trace_through_all_processes(nats: NatsBroker, stores: list[UUID], tmp_path: Path) -> None:
     file = tmp_path / "spans"
     outbox = {"PRODUCER": "test", "POLL_INTERVAL": 0.2}
     settings: dict[str, Any] = {**nats.settings(), "OUTBOX": outbox, "CONSUMERS": CONSUMERS, "SPANS": str(file)}
     with (
-        WorkerProcess(url=URL, **settings) as worker,
-        RelayProcess(url=URL, **settings) as relay,
-        ConsumerProcess(url=URL, **settings) as consumer,
+        WorkerProcess(**settings, ready=True) as worker,
+        RelayProcess(**settings) as relay,
+        ConsumerProcess(**settings) as consumer,
     ):
-        for process in (worker, relay, consumer):
-            process.wait_for("health_listening")
         with tenant_context(stores[0]):
             tasks.emit_order.enqueue(store_id=stores[0], to=ORDERS)
         written = worker.wait_for("job_succeeded", task_name=tasks.write.name)
@@ -57,14 +53,13 @@ def test_a_message_is_one_trace_through_all_processes(nats: NatsBroker, stores: 
     assert published["attributes"]["messaging.system"] == taken["attributes"]["messaging.system"] == "nats"
 
 
-def test_an_agent_that_does_not_answer_holds_up_neither_the_work_nor_the_end(database: None, tmp_path: Path) -> None:
+def test_hanging_agent_holds_nothing_up(database: None, tmp_path: Path) -> None:
     agent = tmp_path / "agent"
     os.mkfifo(agent)  # whoever writes waits for a reader
-    with RelayProcess(url=URL, SPANS=str(agent), OUTBOX={"PRODUCER": "test"}) as relay:
+    with RelayProcess(SPANS=str(agent), OUTBOX={"PRODUCER": "test"}) as relay:
         relay.wait_for("partitions_owned")
         with connections["owner"].cursor() as cursor:
             cursor.execute("SELECT salon_jobs_emit('rn::jobs:::ping', '', 'e', '{}', %s)", [TRACED])
         eventually(lambda: seen("SELECT status FROM salon_jobs_message"), [("published",)])
-        relay.stop()
-        assert relay.wait(20) == 0
+        assert relay.end() == 0
         assert relay.logged("process_stopped", clean=True)

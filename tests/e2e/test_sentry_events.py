@@ -9,11 +9,8 @@ from collections.abc import Mapping, Sequence
 from tests.e2e import tasks
 from tests.e2e.worker_process import WorkerProcess
 from tests.sentry_server import SentryServer
-from tests.settings import url_for
 from tests.support import change, seen
 from tests.waiting import eventually
-
-URL = url_for("worker_runtime")
 
 
 class ReportingWorker(WorkerProcess):
@@ -21,13 +18,13 @@ class ReportingWorker(WorkerProcess):
 
     def __init__(self, server: SentryServer) -> None:
         self._dsn = server.dsn
-        super().__init__(url=URL)
+        super().__init__()
 
     def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         super()._start(words, {**environment, "SENTRY_DSN": self._dsn, "SENTRY_MONITORS": "off"})
 
 
-def test_each_death_is_one_event_and_each_failed_job_too(database: None) -> None:
+def test_death_and_failed_job_are_one_event_each(database: None) -> None:
     server = SentryServer()
     with server.serving(), ReportingWorker(server) as worker:
         worker.wait_until_ready()

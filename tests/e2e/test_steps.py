@@ -27,7 +27,8 @@ def test_killed_run_continues_after_its_steps(stores: list[UUID], tmp_path: Path
     def called() -> list[str]:
         return calls.read_text().split() if calls.exists() else []
 
-    with WorkerProcess("--concurrency", "1", **QUICK) as worker:
+    with WorkerProcess("--concurrency", "1", **QUICK) as first:
+        worker = first
         _, pid = worker.child()
         tasks.in_steps.enqueue(store_id=stores[0], folder=str(tmp_path), pause=pause)
         eventually(lambda: pause in called())

@@ -20,7 +20,7 @@ from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.worker_process import QUICK, URL, WorkerProcess, gone
 from tests.interpreter import ROOT, run_command
 from tests.settings import url_for
-from tests.support import change, row_of, seen
+from tests.support import row_of, seen
 from tests.waiting import eventually
 
 CALL = """
