@@ -12,7 +12,7 @@ from salon_jobs.backend.framework import TaskResultStatus
 from tests.backend import calls
 from tests.backend.test_results import job_of
 from tests.e2e.worker_process import WorkerProcess
-from tests.process.test_log_formats import COLOUR, Terminal
+from tests.process.terminal import COLOUR, Terminal
 from tests.settings import url_for
 from tests.support import seen
 from tests.waiting import eventually

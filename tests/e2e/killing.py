@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from tests.e2e.worker_process import WorkerProcess
 from tests.waiting import eventually
@@ -15,7 +16,7 @@ def kill_children(worker: WorkerProcess, done: Callable[[], int], total: int, *,
     """Kill a child this often, while evenly more is done; wait until all is done."""
     killed = 0
     for kill in range(1, kills + 1):
-        eventually(lambda wanted=kill * total // (kills + 2): done() >= wanted)
+        eventually(partial(lambda wanted: done() >= wanted, kill * total // (kills + 2)))
         with suppress(ProcessLookupError):
             for child in worker.children()[:1]:  # none while one has yet to be replaced
                 os.kill(child["pid"], signal.SIGKILL)

@@ -142,7 +142,8 @@ def test_child_that_waits_is_left_alone() -> None:
             job = tasks.wait_briefly.enqueue()
             eventually(lambda: seen("SELECT FROM salon_jobs_job WHERE state = 'running'"))
             holder.execute("LOCK TABLE salon_jobs_job IN SHARE MODE")
-            eventually(lambda: seen("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+            waits = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            eventually(lambda: seen(waits))
             # Many times the seconds after which it would be killed.
             eventually(lambda: holder.execute("SELECT clock_timestamp() - now() > '6 s'").fetchall(), [(True,)])
         worker.wait_for("job_succeeded", job_id=job.id)

@@ -110,14 +110,14 @@ def test_only_the_worker_role_may_work(migrated: None) -> None:
 def test_burst_says_at_once_what_is_wrong(migrated: None) -> None:
     with spare_database(copied=False) as empty:
         told = {
-            WorkerProcess("--burst", url=url, **settings): words
-            for url, settings, *words in (
-                (url_for(WORKER, "absent"), {}, "WORKER.NOT_READY", '"absent" does not exist'),
-                (f"postgresql://{WORKER}:x@127.0.0.1:{free_port()}/x", {}, "WORKER.NOT_READY", "refused"),
-                (URL.replace(PASSWORD, "wrong"), {}, "WORKER.NOT_READY", "password"),
-                (url_for(WORKER, empty), {}, "WORKER.SCHEMA_MISSING", "python manage.py migrate"),
+            WorkerProcess("--burst", url=url, LISTEN=listen): words
+            for url, listen, *words in (
+                (url_for(WORKER, "absent"), True, "WORKER.NOT_READY", '"absent" does not exist'),
+                (f"postgresql://{WORKER}:x@127.0.0.1:{free_port()}/x", True, "WORKER.NOT_READY", "refused"),
+                (URL.replace(PASSWORD, "wrong"), True, "WORKER.NOT_READY", "password"),
+                (url_for(WORKER, empty), True, "WORKER.SCHEMA_MISSING", "python manage.py migrate"),
                 (
-                    *(URL, {"LISTEN": "postgresql//u:secret@h/x"}),
+                    *(URL, "postgresql//u:secret@h/x"),
                     "SALON_JOBS['LISTEN'] must be True, False or a URL such as postgresql://",
                 ),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -36,7 +37,8 @@ def test_queue_and_excluded_queue_exclude_each_other() -> None:
 @pytest.mark.parametrize("option", [True, False])
 def test_child_is_replaced_after_its_jobs(stores: list[UUID], held: Held, option: bool) -> None:
     long = held.enqueue(store_id=stores[0])
-    words, settings = (("--max-jobs-per-child", "4"), {}) if option else ((), {"MAX_JOBS_PER_CHILD": 4})
+    words = ("--max-jobs-per-child", "4") if option else ()
+    settings: dict[str, Any] = {} if option else {"MAX_JOBS_PER_CHILD": 4}
     with WorkerProcess("--concurrency", "2", *words, **settings) as worker:
         held.wait_for_runs(1)
         change("INSERT INTO salon_jobs_job (task) SELECT 'ping' FROM generate_series(1, 9)")

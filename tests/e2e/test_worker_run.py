@@ -37,7 +37,10 @@ def test_ping_is_picked_up(database: None) -> None:
 
 def test_job_is_found_without_notifications(database: None) -> None:
     """It is enqueued when a claim has just found nothing, so that only the next poll can find it."""
-    claimed = "SELECT FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '%%salon_jobs_claim(%%'"
+    claimed = (
+        "SELECT FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'"
+        " AND query LIKE '%%salon_jobs_claim(%%'"
+    )
     with WorkerProcess(LISTEN=False, POLL_INTERVAL=1, ready=True) as worker:
         eventually(lambda: seen(claimed))
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)

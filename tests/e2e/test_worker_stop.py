@@ -46,7 +46,10 @@ def test_sigterm_finishes_running_jobs_only(stores: list[UUID], held: Held) -> N
 
 def test_interrupt_releases_jobs_uncharged(stores: list[UUID], held: Held) -> None:
     """It cancels queries, ends handlers in Python and coroutines, and rolls back."""
-    sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(60)%%' AND state = 'active'"
+    sleeping = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
+        " AND query LIKE 'SELECT pg_sleep(60)%%'"
+    )
     with WorkerProcess("--concurrency", "4", SHUTDOWN_GRACE=3, ready=True) as worker:
         jobs = [tasks.sleep_in_query.enqueue(store_id=store).id for store in stores[:2]]
         jobs += [held.begin(task, store_id=stores[2]) for task in (tasks.wait_for_file, tasks.await_for_ever)]

@@ -20,6 +20,7 @@ from salon_jobs.access.operations.base import LOCKS_MS
 from tests.migrations.operations import migrate, sql_of
 from tests.settings import url_for
 from tests.support import seen
+from tests.waiting import eventually
 
 ADD_FIELD = migrations.AddField("customer", "nickname", models.TextField(null=True))
 INSTALL = InstallDeclared(tables=("salon_jobs_job",), functions=())
@@ -78,10 +79,12 @@ def test_lock_timeout_is_for_all_statements(database: None) -> None:
 
 def _when_waited_for(table: str, long: str) -> None:
     """Return when somebody has waited for a table so long."""
-    waiting = "SELECT clock_timestamp() - waitstart > %s::interval FROM pg_locks WHERE relation = %s::regclass"
+    waiting = (
+        "SELECT clock_timestamp() - waitstart > %s::interval FROM pg_locks JOIN pg_database AS d ON d.oid = database"
+        " WHERE datname = current_database() AND relation = %s::regclass AND NOT granted"
+    )
     with psycopg.connect(url_for(None), autocommit=True) as observer:
-        while (True,) not in observer.execute(f"{waiting} AND NOT granted", (long, table)).fetchall():
-            pass
+        eventually(lambda: (True,) in observer.execute(waiting, (long, table)).fetchall())
 
 
 def test_migration_gives_up_before_a_deadlock(database: None) -> None:

@@ -16,9 +16,10 @@ from salon_jobs.models.process import new_process_id
 from salon_jobs.process import heartbeat as heartbeats
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.loop import Outage
+from tests.settings import TEST_DATABASE
 from tests.support import change, seen
 from tests.tenancy.probe import ask
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 ROWS = (
     "SELECT id, kind, hostname, pid, supervisor_id, queues, concurrency, started_at FROM salon_jobs_process ORDER BY 1"
@@ -33,7 +34,7 @@ def heartbeat(database: None, settings: Any) -> Iterator[Heartbeat]:
     heartbeat.register()
     yield heartbeat
     heartbeat.stop()
-    assert heartbeat.join(10)
+    assert heartbeat.join(LIMIT_S)
     for option in ("application_name", "isolation_level"):  # this process is no worker
         connections.settings["default"]["OPTIONS"].pop(option)
     connections["default"].close()
@@ -102,7 +103,8 @@ def test_a_row_that_was_dropped_stays_away(heartbeat: Heartbeat) -> None:
 
 def test_processes_are_read_committed(stores: list[UUID], heartbeat: Heartbeat) -> None:
     """Whatever the role's default is."""
-    change("ALTER ROLE worker_runtime SET default_transaction_isolation = 'serializable'")
+    role = f"ALTER ROLE worker_runtime IN DATABASE {TEST_DATABASE}"
+    change(f"{role} SET default_transaction_isolation = 'serializable'")
     try:
         connections["default"].close()
         with transaction.atomic():
@@ -110,4 +112,4 @@ def test_processes_are_read_committed(stores: list[UUID], heartbeat: Heartbeat) 
         with tenant_context(stores[0]):
             assert ask("SHOW transaction_isolation") == "read committed"
     finally:
-        change("ALTER ROLE worker_runtime RESET default_transaction_isolation")
+        change(f"{role} RESET default_transaction_isolation")

@@ -5,15 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pty
 import re
-import select
 import signal
 import socket
-import time
-from contextlib import suppress
 from pathlib import Path
-from typing import Self
 from uuid import UUID
 
 import pytest
@@ -23,54 +18,15 @@ from salon_jobs.core.terminal import Screen
 from salon_jobs.process.logs import TerminalFormatter
 from salon_jobs.process.processors import usable_processors
 from tests.conftest import manage
-from tests.interpreter import run_python, start_python
+from tests.interpreter import run_python
+from tests.process.terminal import COLOUR, Terminal
 from tests.support import change, seen
-from tests.waiting import LIMIT_S, eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("database")
 BURST = ("runworker", "--burst")
 # The fewest that are not the default.
 OTHER_PROCESSES = 1 if usable_processors() > 1 else 2
-
-
-COLOUR = re.compile(r"\x1b\[\d+m")
-
-
-class Terminal:
-    """A command whose output is a terminal of its own."""
-
-    def __init__(self, *words: str, settings: str = "project.settings", processes: int = 1) -> None:
-        self._ours, theirs = pty.openpty()
-        inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        added = {"DJANGO_SETTINGS_MODULE": settings, "TERM": "xterm", "WORKER_PROCESSES": str(processes)}
-        environment = {**inherited, **added}
-        self.process = start_python("manage.py", *words, environment=environment, stdout=theirs, stderr=theirs)
-        os.close(theirs)
-        self.text = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._ours)
-
-    def wait_for(self, text: str) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while text not in self.text:
-            assert time.monotonic() < deadline, self.text
-            if select.select([self._ours], [], [], 0.2)[0]:
-                self.text += COLOUR.sub("", os.read(self._ours, 65536).decode())
-
-    def read(self) -> list[str]:
-        """Read to the end; return the lines."""
-        text = b""
-        with suppress(OSError):  # all have closed the terminal
-            while part := os.read(self._ours, 65536):
-                text += part
-        assert self.process.wait(60) == 0
-        return text.decode().splitlines()
 
 
 def on_a_terminal(*options: str) -> list[str]:

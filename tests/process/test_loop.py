@@ -14,6 +14,7 @@ from django.db import InterfaceError, OperationalError, connections
 from salon_jobs.process.loop import Loop, Outage
 from salon_jobs.tenancy.connections import tidy_connections
 from tests.settings import url_for
+from tests.waiting import LIMIT_S
 
 
 class Clock:
@@ -171,7 +172,7 @@ def test_a_thread_can_be_stopped_before_it_polls() -> None:
     assert loop.join(1), "it was never started"
     loop.stop()
     loop.start()
-    assert loop.join(10)
+    assert loop.join(LIMIT_S)
     assert loop.finished
 
 

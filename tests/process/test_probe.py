@@ -16,7 +16,7 @@ from salon_jobs.process.preflight import check_tables
 from salon_jobs.process.probe import Probe
 from tests.servers.forwarder import Forwarder
 from tests.settings import url_for
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 CONNECT_TIMEOUT_S = 2
 
@@ -70,7 +70,7 @@ def test_a_late_error_is_raised_too() -> None:
     gate = threading.Event()
 
     def ask() -> None:
-        assert gate.wait(10)
+        assert gate.wait(LIMIT_S)
         raise Error("late")
 
     probe = Probe(ask, patience_s=0.1, kept_s=60)
@@ -87,7 +87,7 @@ def test_a_late_error_is_raised_too() -> None:
 def test_timely_answer_is_not_reused() -> None:
     gate = threading.Event()
     gate.set()
-    probe = Probe(lambda: gate.wait(10), patience_s=0.5, kept_s=60)
+    probe = Probe(lambda: gate.wait(LIMIT_S), patience_s=0.5, kept_s=60)
     assert probe.answer()
     gate.clear()
     with pytest.raises(NotReady):

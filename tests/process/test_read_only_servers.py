@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
-import psycopg
 import pytest
 from django.core.signals import request_finished
 from django.db import InternalError, connections, transaction
@@ -25,13 +24,13 @@ from tests import tasks
 from tests.conftest import manage
 from tests.e2e.worker_process import WorkerProcess
 from tests.servers.standby import Replicated, port_of
-from tests.settings import url_for
-from tests.support import change, claim, job_row, running_job, seen
+from tests.settings import TEST_DATABASE, url_for
+from tests.support import change, claim, row_of, running_job, seen
 from tests.tenancy.probe import backend, pool_alias
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
-READ_ONLY = "ALTER ROLE worker_runtime SET default_transaction_read_only = on"
-WRITABLE = "ALTER ROLE worker_runtime RESET default_transaction_read_only"
+READ_ONLY = f"ALTER ROLE worker_runtime IN DATABASE {TEST_DATABASE} SET default_transaction_read_only = on"
+WRITABLE = f"ALTER ROLE worker_runtime IN DATABASE {TEST_DATABASE} RESET default_transaction_read_only"
 WRITE = "INSERT INTO salon_jobs_limit (kind, name) VALUES ('queue', 'q')"
 
 
@@ -45,13 +44,7 @@ def read_only(database: None) -> Iterator[None]:
     connections["default"].close()
 
 
-@pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse read-only servers, as a long-running process does."""
-    monkeypatch.setattr(servers, "_refuse", True)
-
-
-def write() -> None:
+def write(**_: Any) -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute(WRITE)
 
@@ -78,13 +71,14 @@ class Writer(Loop):
 def test_loop_leaves_a_read_only_server(read_only: None) -> None:
     writer = Writer()
     writer.start()
-    assert writer.tried.wait(30)
+    assert writer.tried.wait(LIMIT_S)
     change(WRITABLE)  # as when the address moves: new connections lead to the primary, the old one stays as it was
-    assert writer.join(30)
+    assert writer.join(LIMIT_S)
     assert seen("SELECT name FROM salon_jobs_limit") == [("q",)]
 
 
-def test_process_refuses_a_read_only_server(read_only: None, refused: None) -> None:
+def test_process_refuses_a_read_only_server(read_only: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_refuse", True)
     with pytest.raises(ServerReadOnly, match="target_session_attrs"):
         connections["default"].ensure_connection()
     assert connections["default"].connection is None
@@ -133,14 +127,9 @@ def test_read_only_session_is_kept(database: None) -> None:
     connection.close()
 
 
-def write_as_store(**_: Any) -> None:
-    with connections["default"].cursor() as cursor:
-        cursor.execute("INSERT INTO salon_jobs_limit (kind, name) VALUES ('queue', 'q')")
-
-
 def write_and_hide_it(**_: Any) -> None:
     try:
-        write_as_store()
+        write()
     except InternalError:
         raise ValueError("it did not work") from None
 
@@ -151,7 +140,7 @@ def write_in_read_only_transaction(**_: Any) -> None:
         cursor.execute(WRITE)
 
 
-@pytest.mark.parametrize("hook", [write_as_store, write_and_hide_it])
+@pytest.mark.parametrize("hook", [write, write_and_hide_it])
 @pytest.mark.parametrize("task", [tasks.system, tasks.in_store, tasks.outside])
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_run_on_a_read_only_server_is_released(
@@ -164,8 +153,7 @@ def test_run_on_a_read_only_server_is_released(
     is_refused: bool,
 ) -> None:
     hooks.system = hooks.store = hook
-    arguments = {} if task is tasks.system else {"store_id": stores[0]}
-    handle = task.enqueue(**arguments)
+    handle = task.enqueue(**({} if task is tasks.system else {"store_id": stores[0]}))
     [job] = claim(process_id)
     change(READ_ONLY)
     try:
@@ -178,8 +166,7 @@ def test_run_on_a_read_only_server_is_released(
         change(WRITABLE)
     connections["default"].close()
     assert settle(running, outcome) == outcome
-    row = job_row(handle.id)
-    assert row is not None
+    row = row_of(handle.id)
     assert (row["state"], row["attempts"], row["leased_by"]) == ("queued", 0, None)
 
 
@@ -198,10 +185,8 @@ def test_long_command_waits_for_a_writable_server(read_only: None, command: str)
         pass
 
     Command.command = command
-    with Command(url=url_for("worker_runtime")) as started:
-        waiting = started.wait_for("waiting")
-        assert "target_session_attrs" in waiting["detail"]
-        assert waiting["code"] == "WORKER.NOT_READY"
+    with Command() as started:
+        assert "target_session_attrs" in started.wait_for("waiting", code="WORKER.NOT_READY")["detail"]
         status, answer = started.ask("/readyz")
         assert (status, "read-only" in answer["detail"]) == (503, True)
         change(WRITABLE)
@@ -240,19 +225,24 @@ def address(migrated: None, replicated: Replicated) -> Iterator[int]:
     connections.settings["default"].update(where, PORT=str(replicated.address.port))
     yield replicated.address.port
     connections["default"].close()
+    connections.settings["default"].clear()
     connections.settings["default"].update(before)
+    replicated.make_read_only(on=False)
+    replicated.move(cut=False)
+    with replicated.connect() as primary:
+        eventually(lambda: primary.execute("SHOW default_transaction_read_only").fetchone(), ("off",))
 
 
 def test_standby_is_left_when_the_address_moves(address: int, replicated: Replicated) -> None:
-    with psycopg.connect(replicated.primary.url, autocommit=True) as primary:
+    with replicated.connect() as primary:
         primary.execute("CREATE TABLE IF NOT EXISTS salon_jobs_limit (kind text, name text)")
     replicated.catch_up()
     replicated.address.target_port = port_of(replicated.standby)
     writer = Writer()
     writer.start()
-    assert writer.tried.wait(30)
+    assert writer.tried.wait(LIMIT_S)
     replicated.move(cut=False)
-    assert writer.join(30)
+    assert writer.join(LIMIT_S)
 
 
 @pytest.mark.parametrize("refuse", [False, True])
@@ -261,15 +251,12 @@ def test_standby_is_refused(
 ) -> None:
     replicated.address.target_port = port_of(replicated.standby)
     monkeypatch.setattr(servers, "_refuse", refuse)
-    try:
-        if refuse:
-            with pytest.raises(ServerReadOnly):
-                backend()
-        else:
+    if refuse:
+        with pytest.raises(ServerReadOnly):
             backend()
-            assert close_if_read_only(connections["default"])
-    finally:
-        replicated.move(cut=False)
+    else:
+        backend()
+        assert close_if_read_only(connections["default"])
 
 
 @pytest.mark.parametrize("checked", [False, True])
@@ -283,16 +270,13 @@ def test_server_that_becomes_read_only_is_left(address: int, replicated: Replica
     raw = connection.connection
     replicated.make_read_only()
     eventually(lambda: raw.execute("SHOW default_transaction_read_only").fetchone(), ("on",))
-    try:
-        if checked:
-            assert backend() != first, "before the first statement of the request"
-        else:
-            with pytest.raises(InternalError), connection.cursor() as cursor:
-                cursor.execute("CREATE TABLE never ()")
-            request_finished.send(sender=None)
-            assert connection.connection is None
-    finally:
-        replicated.make_read_only(on=False)
+    if checked:
+        assert backend() != first, "before the first statement of the request"
+    else:
+        with pytest.raises(InternalError), connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE never ()")
+        request_finished.send(sender=None)
+        assert connection.connection is None
 
 
 def test_listener_leaves_a_read_only_server(

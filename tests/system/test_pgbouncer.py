@@ -31,6 +31,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.system
 
+ACTIVITY = "SELECT FROM pg_stat_activity WHERE datname = current_database()"
 DIRECT = url_for("worker_runtime")
 QUICK: dict[str, Any] = {"PROCESS_SILENT_AFTER": 2, "POLL_INTERVAL": 0.2, "LISTEN": False}
 # What is special about them: fences, locks, transactions, stores, rescue, cron, the gate and the relays' partitions.
@@ -250,7 +251,7 @@ def test_frozen_worker_finishes_nothing(stores: list[UUID], pooled: str, tmp_pat
             other.wait_for("process_dead", process_id=child["process_id"])
             # The name of the process goes through the pooler, so its burial ends the transaction it left open.
             # The other worker's own transactions are between two statements for a moment, too.
-            eventually(lambda: not seen("SELECT FROM pg_stat_activity WHERE state = 'idle in transaction'"))
+            eventually(lambda: not seen(f"{ACTIVITY} AND state = 'idle in transaction'"))
             other.wait_for("job_succeeded", job_id=handle.id)
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
@@ -266,7 +267,7 @@ def test_query_is_cancelled_through_the_pooler(stores: list[UUID], pooled: str) 
     settings = {"SHUTDOWN_GRACE": 4, "LISTEN": False, "POLL_INTERVAL": 0.2}
     with WorkerProcess("--concurrency", "1", url=pooled, **settings, ready=True) as worker:
         handle = tasks.sleep_in_query.enqueue(store_id=stores[0])
-        eventually(lambda: seen("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%%'"))
+        eventually(lambda: seen(f"{ACTIVITY} AND query LIKE 'SELECT pg_sleep%%'"))
         assert worker.end() == 0
         worker.wait_for("job_released", job_id=handle.id)
     assert job_row(handle.id)["state"] == "queued"  # type: ignore[index]

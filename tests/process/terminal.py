@@ -1,0 +1,53 @@
+"""Commands whose output is a terminal of their own."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import time
+from contextlib import suppress
+from typing import Self
+
+from tests.interpreter import start_python
+from tests.waiting import LIMIT_S
+
+COLOUR = re.compile(r"\x1b\[\d+m")
+
+
+class Terminal:
+    """A command whose output is a terminal of its own."""
+
+    def __init__(self, *words: str, settings: str = "project.settings", processes: int = 1) -> None:
+        self._ours, theirs = pty.openpty()
+        inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        added = {"DJANGO_SETTINGS_MODULE": settings, "TERM": "xterm", "WORKER_PROCESSES": str(processes)}
+        environment = {**inherited, **added}
+        self.process = start_python("manage.py", *words, environment=environment, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        self.text = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while text not in self.text:
+            assert time.monotonic() < deadline, self.text
+            if select.select([self._ours], [], [], 0.2)[0]:
+                self.text += COLOUR.sub("", os.read(self._ours, 65536).decode())
+
+    def read(self) -> list[str]:
+        """Read to the end; return the lines."""
+        text = b""
+        with suppress(OSError):  # all have closed the terminal
+            while part := os.read(self._ours, 65536):
+                text += part
+        assert self.process.wait(60) == 0
+        return text.decode().splitlines()
