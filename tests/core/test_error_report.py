@@ -20,10 +20,10 @@ def raised(error: BaseException) -> BaseException:
 
 
 class Huge(Exception):
-    """Has a text of 5 MB."""
+    """Has a text of half a megabyte."""
 
     def __str__(self) -> str:
-        return "x" * 5_000_000
+        return "x" * 500_000
 
 
 class Broken(Exception):
@@ -78,7 +78,7 @@ def test_traceback_reads_like_that_of_python() -> None:
     [
         Huge(),
         Broken(),
-        ValueError("\0" * 10_000_000),
+        ValueError("\0" * 500_000),
         ValueError(*["x" * 1000] * 1000),
         ExceptionGroup("many", [ValueError("x" * 1000)] * 1000),
     ],
@@ -88,7 +88,7 @@ def test_report_is_bounded(error: BaseException) -> None:
     for _ in range(1000):
         error.add_note("x" * 10_000)
     try:
-        raise RuntimeError("x" * 5_000_000) from error
+        raise RuntimeError("x" * 500_000) from error
     except RuntimeError as caught:
         described = report(caught)
     assert len(described.message) <= 4000

@@ -74,7 +74,7 @@ def test_plain_formatter_shows_one_line(caplog: pytest.LogCaptureFixture) -> Non
     assert not any(each in record.getMessage() for each in (*UNSEEN, "\n"))
 
 
-@pytest.mark.parametrize("text", ["x" * 5_000_000, "\0" * 200_000, "カ" * 500_000, "\x9b" * 100_000])
+@pytest.mark.parametrize("text", ["x" * 500_000, "\0" * 100_000, "カ" * 100_000, "\x9b" * 50_000])
 def test_record_of_any_size(text: str) -> None:
     def fail() -> BaseException:
         try:
@@ -108,7 +108,7 @@ def test_traceback_of_other_handler() -> None:
     handler = logging.StreamHandler(other)
     events.logger.logger.addHandler(handler)
     try:
-        log_event(logging.ERROR, events.JOB_FAILED, exc_info=ValueError("password=hunter2" + "x" * 5_000_000))
+        log_event(logging.ERROR, events.JOB_FAILED, exc_info=ValueError("password=hunter2" + "x" * 500_000))
     finally:
         events.logger.logger.removeHandler(handler)
     assert "ValueError: password=***" in other.getvalue()

@@ -58,7 +58,7 @@ def test_json_keeps_its_meaning(text: str) -> None:
 
 
 def test_long_text_keeps_both_ends() -> None:
-    text = bounded("begin" + "x" * 10_000_000 + "remedy")
+    text = bounded("begin" + "x" * 1_000_000 + "remedy")
     assert len(text) < 4100
     assert text.startswith("begin")
     assert text.endswith("remedy")
@@ -69,7 +69,7 @@ def test_long_text_keeps_both_ends() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "x" * 10_000_000,
+        "x" * 1_000_000,
         b"x" * 1_000_000,
         10**10_000,
         Endless(),
@@ -91,13 +91,13 @@ def test_value_without_repr() -> None:
 
 
 def test_texts_of_errors_are_bounded() -> None:
-    for error in (SalonJobsError("x" * 10_000_000), StoreRefused("x" * 10_000_000), LeaseLost("\x1b[2J" + "x" * 5000)):
+    for error in (SalonJobsError("x" * 1_000_000), StoreRefused("x" * 1_000_000), LeaseLost("\x1b[2J" + "x" * 5000)):
         assert len(str(error)) < 4200
     assert str(ConfigurationError("a\u202eb\nc")) == "a\\u202eb\nc"
     assert ConfigurationError().args == ()
 
 
-@pytest.mark.parametrize("name", [None, 5, b"x", "x" * 10_000_000])
+@pytest.mark.parametrize("name", [None, 5, b"x", "x" * 1_000_000])
 def test_suggestion_for_no_name(name: Any) -> None:
     assert did_you_mean(name, ["xyz"]) == ""
     assert suggest(name, ["xyz"]) == "choose one of xyz"

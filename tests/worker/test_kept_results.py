@@ -24,13 +24,10 @@ from salon_jobs.jobs import enqueue
 from salon_jobs.jobs.pruning import Pruner
 from salon_jobs.jobs.results import load_result
 from tests import tasks
-from tests.management.operator import run as terminal
-from tests.plans.explain import signed_in
-from tests.plans.test_admin_plans import JOBS
 from tests.support import change, job_row, run, seen
 from tests.waiting import LIMIT_S, eventually
 from tests.worker.effects import write, written
-from tests.worker.work import Work, states
+from tests.worker.work import Work, shown_to_people, states
 
 RESULTS = "SELECT job_id FROM salon_jobs_job_result ORDER BY job_id"
 HOUR = timedelta(hours=1)
@@ -271,12 +268,6 @@ def job_log() -> Iterator[JobLog]:
     yield handler
     logging.getLogger().removeHandler(handler)
     log.setLevel(logging.NOTSET)
-
-
-def shown_to_people(job_id: int) -> list[str]:
-    with signed_in("boss") as client:
-        page = client.get(f"{JOBS}{job_id}/change/").content.decode()
-    return [page, terminal("show", str(job_id))[0]]
 
 
 @pytest.mark.usefixtures("job_log")

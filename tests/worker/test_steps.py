@@ -30,11 +30,10 @@ from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.management.operator import run as terminal
 from tests.plans.explain import signed_in
-from tests.plans.test_admin_plans import JOBS
 from tests.support import another_process, change, claim, elsewhere, run, running_job, seen, wait_until_waiting
 from tests.waiting import LIMIT_S
 from tests.worker.effects import write, written
-from tests.worker.work import Work, make_due
+from tests.worker.work import JOBS, Work, make_due, shown_to_people
 
 STEPS = "SELECT name, value::text, position, ended, attempt FROM salon_jobs_job_step ORDER BY id"
 STEPS_OF = "SELECT job_id FROM salon_jobs_job_step ORDER BY 1"
@@ -508,14 +507,13 @@ def test_steps_in_admin_and_terminal(work: Work) -> None:
         job_id,
         work.stores[0],
     )
+    page, shown = shown_to_people(job_id)
+    assert "charge · attempt 1 · " in page
+    assert re.search(r"import, the first 1,200 · attempt 1 · [^<]* · took 1.5 min", page)
+    assert re.search(r"\ncharge · attempt 1 · \S+ .*\nimport, the first 1,200 · attempt 1 · ", shown)
     with signed_in("boss") as client:
-        page = client.get(f"{JOBS}{job_id}/change/").content.decode()
-        assert "charge · attempt 1 · " in page
-        assert re.search(r"import, the first 1,200 · attempt 1 · [^<]* · took 1.5 min", page)
         asked = client.post(JOBS, {"action": "retry", "_selected_action": job_id, "index": 0}).content.decode()
         assert "Run again the steps that a job has done" in asked
-    shown = terminal("show", str(job_id))[0]
-    assert re.search(r"\ncharge · attempt 1 · \S+ .*\nimport, the first 1,200 · attempt 1 · ", shown)
     steps_of_job = json.loads(terminal("show", str(job_id), "--json")[0])["steps"]
     told = [(step["name"], step["position"], step["ended"]) for step in steps_of_job]
     assert told == [("charge", None, True), ("import", 1200, False)]

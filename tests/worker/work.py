@@ -16,6 +16,8 @@ from salon_jobs.jobs.leases import Leases
 from salon_jobs.worker.lane import AsyncLane
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
+from tests.management.operator import run as terminal
+from tests.plans.explain import signed_in
 from tests.support import (
     OneRunner,
     change,
@@ -31,7 +33,7 @@ from tests.support import (
 
 ERRORS = "SELECT attempt, error_class, code FROM salon_jobs_job_error ORDER BY id"
 ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
-NO_JOBS: list[tuple[Any, ...]] = []
+JOBS = "/admin/salon_jobs/job/"
 
 
 @dataclass
@@ -146,6 +148,13 @@ def rows() -> list[tuple[Any, ...]]:
 def errors() -> list[tuple[Any, ...]]:
     """Return attempt, class and code of every error."""
     return seen(ERRORS)
+
+
+def shown_to_people(job_id: int) -> list[str]:
+    """Return the page of a job in the admin, and what the terminal shows of it."""
+    with signed_in("boss") as client:
+        page = client.get(f"{JOBS}{job_id}/change/").content.decode()
+    return [page, terminal("show", str(job_id))[0]]
 
 
 def states() -> list[str]:
