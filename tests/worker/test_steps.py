@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -322,21 +322,42 @@ def test_cursor_resumes_after_committed_element(work: Work, elements: Any) -> No
     assert written() == [*"123456", "end"]
 
 
-def test_cursor_over_rows_of_store(work: Work) -> None:
-    """It reads them in the transaction of their element."""
-    names: list[str] = []
+def rename_rows() -> None:
+    """Read the rows of the store, each in the transaction of its element."""
 
     def named_after(last: str | None) -> Iterator[str]:
         yield from Customer.objects.filter(name__gt=last or "").order_by("name").values_list("name", flat=True)
 
-    def body(**_: object) -> None:
-        current_job().step("fill", lambda: [*map(write, "abc")])
-        for name in current_job().cursor("rename", named_after):
-            Customer.objects.filter(name=name).update(name=name.upper())
-            names.append(name)
+    current_job().step("fill", lambda: [*map(write, "abc")])
+    for name in current_job().cursor("rename", named_after):
+        Customer.objects.filter(name=name).update(name=name.upper())
 
-    assert outcome(work, body) is Succeeded
-    assert (names, written()) == (["a", "b", "c"], ["A", "B", "C"])
+
+def catch_error_outside() -> None:
+    try:
+        for number in current_job().cursor("import", [1, 2]):
+            write(f"{number}")
+            raise OSError
+    except OSError:
+        current_job().step("say", write, "failed")  # in no transaction that the loop left open
+
+
+def go_on_after_break() -> None:
+    for number in current_job().cursor("import", [1, 2, 3]):
+        write(f"{number}")
+        if number == 2:
+            break
+    assert written() == ["1"], "break leaves the element to be done again"
+    for number in current_job().cursor("import", [1, 2, 3]):
+        write(f"{number}")
+
+
+@pytest.mark.parametrize(
+    ("loop", "effects"), [(rename_rows, "ABC"), (catch_error_outside, ["failed"]), (go_on_after_break, "123")]
+)
+def test_loops_over_cursors(work: Work, loop: Callable[[], None], effects: Sequence[str]) -> None:
+    assert outcome(work, lambda **_: loop()) is Succeeded
+    assert written() == [*effects]
 
 
 @pytest.mark.parametrize("holds", [False, True], ids=["in the loop", "in a variable"])
@@ -357,21 +378,6 @@ def test_error_in_loop_rolls_back_element(work: Work, holds: bool) -> None:
     loops.clear()
     assert written() == ["1 of 1", "1 of 2"]
     assert [row[2] for row in seen(STEPS)] == [1, 1]
-
-
-def test_error_caught_outside_loop(work: Work) -> None:
-    """It leaves no transaction open."""
-
-    def body(**_: object) -> None:
-        try:
-            for number in current_job().cursor("import", [1, 2]):
-                write(f"{number}")
-                raise OSError
-        except OSError:
-            current_job().step("say", write, "failed")
-
-    assert outcome(work, body) is Succeeded
-    assert written() == ["failed"]
 
 
 class HostTests(TestCase):
@@ -398,20 +404,6 @@ class HostTests(TestCase):
         tasks.system.enqueue()
         drain_jobs(raise_errors=False, now=datetime.now(UTC) + timedelta(days=1))
         assert calls == [0, 10, 0, 20]
-
-
-def test_second_loop_after_break(work: Work) -> None:
-    def body(**_: object) -> None:
-        for number in current_job().cursor("import", [1, 2, 3]):
-            write(f"{number}")
-            if number == 2:
-                break
-        assert written() == ["1"], "break leaves the element to be done again"
-        for number in current_job().cursor("import", [1, 2, 3]):
-            write(f"{number}")
-
-    assert outcome(work, body) is Succeeded
-    assert written() == ["1", "2", "3"]
 
 
 def test_name_keeps_its_kind(work: Work) -> None:
