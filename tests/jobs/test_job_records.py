@@ -81,6 +81,15 @@ def test_a_running_job_that_keeps_the_key_is_not_changed(process_id: int) -> Non
     assert job_row(plain.id) == before
 
 
+def test_unsafe_dedupe_leaves_the_waiting_job(database: None) -> None:
+    """The statement that could give it a public id changes nothing else."""
+    first = add(tasks.system, uuid4(), key="k", mode="unsafe_dedupe", note="a")
+    before = row_of(first.id)
+    second = add(tasks.system, uuid4(), key="k", mode="unsafe_dedupe", note="b")
+    assert (second.id, second.action, second.public_id) == (first.id, EnqueueAction.KEPT, first.public_id)
+    assert row_of(first.id) == before
+
+
 @pytest.mark.parametrize("key", [None, "k"])
 def test_the_public_id_of_a_kept_result_is_refused(process_id: int, role: str, hooks: Hooks, key: str | None) -> None:
     hooks.system = lambda note: note
