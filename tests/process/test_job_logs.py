@@ -85,6 +85,21 @@ def test_records_name_the_job_during_its_run(stores: list[UUID], configure: Conf
     assert after == {}
 
 
+def test_each_attempt_is_named(configure: Configure) -> None:
+    def fail_once(**_: object) -> None:
+        host.info("asking the printer")
+        if current_job().attempt == 1:
+            raise OSError("the printer is off")
+
+    tasks.hooks.system = fail_once
+    output = configure()
+    tasks.system.enqueue()
+    run_all(attempts=2)
+    assert [record["attempt"] for record in output.records(logger="host.tills")] == [1, 2]
+    [retried], [succeeded] = (output.records(event=event) for event in ("job_retried", "job_succeeded"))
+    assert (retried["attempt"], succeeded["attempt"]) == (1, 2)
+
+
 def test_async_records_name_the_job(stores: list[UUID], configure: Configure) -> None:
     """Those of tasks that it awaits and of threads that it uses do, too."""
 
