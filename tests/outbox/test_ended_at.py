@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from uuid import UUID
 
@@ -14,10 +15,11 @@ from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.control import skip_messages
 from salon_jobs.outbox import queries
+from salon_jobs.outbox.control import send_skipped_messages
 from salon_jobs.outbox.marker import MessagePruner
 from tests.outbox.rows import OPERATOR
-from tests.outbox.scene import emitted, fill, message, relay_in_burst, statuses
-from tests.support import change, seen
+from tests.outbox.scene import emitted, fill, ids, message, relay_in_burst, statuses
+from tests.support import change, elsewhere, seen, wait_until_waiting
 
 
 def times() -> dict[str, tuple[str, bool, bool]]:
@@ -96,6 +98,22 @@ def test_retention_spares_what_is_unsent() -> None:
     change("UPDATE salon_jobs_message SET created_at = now() - interval '1 year'")  # what counts is when each ended
     assert MessagePruner(using="default").run_once() == 6
     assert statuses() == {"pending": 3, "failed": 3, "published": 1, "skipped": 1}
+
+
+def test_messages_sent_again_meanwhile_are_not_pruned(request: pytest.FixtureRequest) -> None:
+    """The pruner has found one skipped long ago, and waits, when an operator has it sent after all."""
+    sent("skipped", timedelta(days=365))
+    reading = "FOR SELECT TO worker_runtime USING (pg_advisory_xact_lock_shared(7) IS NOT NULL)"
+    change(f"CREATE POLICY waits ON salon_jobs_message AS RESTRICTIVE {reading}")
+    request.addfinalizer(lambda: change("DROP POLICY waits ON salon_jobs_message"))
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(using="owner"):
+            seen("SELECT pg_advisory_xact_lock(7)")
+            pruned = elsewhere(pool, lambda: MessagePruner(using="default").run_once())
+            wait_until_waiting()
+            assert send_skipped_messages(ids(), using=OPERATOR)[0].changed
+        assert pruned.result(10) == 0
+    assert statuses() == {"pending": 1}
 
 
 def test_walk_of_the_pruner() -> None:
