@@ -80,6 +80,14 @@ def test_failure_holds_its_aggregate_in_memory() -> None:
     assert (backlog.on_hold, backlog.size) == (0, 0)
 
 
+def test_nothing_is_read_of_a_failed_aggregate() -> None:
+    backlog = filled(message(1))
+    backlog.fail([failure(each) for each in backlog.take(1)])
+    backlog.accept(backlog.page_requests(ORDERS, 200), [message(101), message(102, "b")], 200)
+    assert backlog.take(9) == [message(102, "b")]
+    assert backlog.blocked_aggregates() == ["a"]
+
+
 def test_page_read_before_its_head_failed_is_not_added() -> None:
     backlog = filled(message(1), message(2))
     backlog.refresh([Blocked(ORDERS, "a", 0, 0, True)])  # left behind by another relay
