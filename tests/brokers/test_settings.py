@@ -31,6 +31,7 @@ def sns(**given: Any) -> SnsSettings:
 
 def test_defaults_of_nats() -> None:
     assert (nats().max_reconnects, nats().tls) == (5, False)
+    assert nats().reconnect_wait == timedelta(seconds=2)
     assert nats().jitter == timedelta(milliseconds=100)
     assert nats(SERVER="tls://a").jitter == timedelta(seconds=1)
     assert nats(SERVER="tls://a", RECONNECT_JITTER=0).jitter == timedelta(0)
