@@ -17,6 +17,7 @@ from django.test import override_settings
 from psycopg import errors
 
 from salon_jobs import fan_out, tenant_context
+from salon_jobs.access import job_tables
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import EnqueueRefused
@@ -182,6 +183,18 @@ def test_the_fan_out_function_is_exactly_as_specified(stores: list[UUID]) -> Non
         " has_schema_privilege(r, 'public', 'CREATE') FROM CAST(%s AS text) AS r",
         owner,
     ) == [(False, True, False)]
+
+
+def test_one_user_lets_no_other_list_stores(stores: list[UUID]) -> None:
+    """Of a function that its creator may not withhold by default privileges, PUBLIC may execute it unless revoked."""
+    declared = job_tables.fan_out_function(table="store", table_schema="public", key="id", roles=None)
+    with transaction.atomic(using="owner"):
+        for statement in (*declared.drop(), *declared.create()):
+            change(statement)
+        assert ask("owner", "SELECT count(*) FROM list_store_ids_for_fan_out()") == [(3,)]
+        may = "SELECT has_function_privilege('app', 'list_store_ids_for_fan_out()', 'EXECUTE')"
+        assert seen(may) == [(False,)]
+        transaction.set_rollback(True, using="owner")
 
 
 def test_nobody_but_the_worker_lists_the_stores(stores: list[UUID], as_web: None) -> None:
