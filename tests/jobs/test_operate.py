@@ -11,7 +11,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from django.db import IntegrityError, connections
+from django.db import IntegrityError, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from salon_jobs import tenant_context
@@ -22,7 +22,7 @@ from salon_jobs.jobs import control
 from tests import tasks
 from tests.management.operator import add as insert
 from tests.settings import url_for
-from tests.support import change, elsewhere, seen
+from tests.support import change, elsewhere, seen, wait_until_waiting
 from tests.waiting import eventually
 
 OPERATOR = "operator"
@@ -125,6 +125,18 @@ def test_two_operators_with_the_same_jobs_in_opposite_order_do_not_deadlock(data
     with ThreadPoolExecutor(2) as pool:
         works = [elsewhere(pool, partial(run, order)) for order in (ids, ids[::-1])]
     assert sum(work.result() for work in works) == 100
+
+
+def test_operators_lock_jobs_by_id(database: None) -> None:
+    """Whatever the order in which they name them: a third transaction holds one until both have begun."""
+    ids = [add(f"k:{number}", "failed") for number in range(3)]
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic(using="owner"):
+            seen("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", ids[1])
+            orders = (ids, ids[::-1])
+            works = [elsewhere(pool, partial(control.retry_jobs, order, using=OPERATOR)) for order in orders]
+            wait_until_waiting(2)
+        assert sum(result.changed for work in works for result in work.result(10)) == 3
 
 
 def test_a_store_changes_its_own_jobs_alone_and_without_an_alias_that_of_the_tables_is_used(stores: list[UUID]) -> None:
