@@ -294,13 +294,18 @@ def be_silent(process_id: int, seconds: int = 3600) -> None:
     change(f"UPDATE salon_jobs_process SET heartbeat_at = {ago} WHERE id = %s", seconds, process_id)
 
 
-def wait_until_waiting(count: int = 1) -> None:
-    """Return when so many connections wait for a lock.
+def waiting_count() -> int:
+    """Return how many connections to this database wait for a lock; other tests use others of this server.
 
     What ``pg_stat_activity`` says does not change during a transaction, which the test may have open here.
     """
-    waiting = "SELECT count(DISTINCT pid) >= %s FROM pg_locks WHERE NOT granted"
-    eventually(lambda: seen(waiting, count)[0][0])
+    here = "SELECT pid FROM pg_locks JOIN pg_database ON database = pg_database.oid WHERE datname = current_database()"
+    return int(seen(f"SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND pid IN ({here})")[0][0])
+
+
+def wait_until_waiting(count: int = 1) -> None:
+    """Return when so many connections wait for a lock."""
+    eventually(lambda: waiting_count() >= count)
 
 
 def event_fields(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
