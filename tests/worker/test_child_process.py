@@ -92,6 +92,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.process
 def test_runs_of_killed_process() -> None:
     with tempfile.TemporaryFile() as file:
         file.truncate(InFlightTable.size(3))

@@ -24,7 +24,7 @@ from salon_jobs.worker.ends import report_successes
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
 from tests.core.log_lines import only_handler, without_time
-from tests.settings import url_for
+from tests.settings import TEST_DATABASE, url_for
 from tests.support import another_process, be_silent, change, chunk_of, job_row, rescuer, running_job, seen
 from tests.tasks import Hooks, Sale
 from tests.waiting import LIMIT_S, eventually
@@ -58,6 +58,7 @@ def test_batch_after_lost_connection(work: Work) -> None:
             statement = (
                 "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
                 " WHERE query LIKE '%%DELETE FROM salon_jobs_job%%' AND pid <> pg_backend_pid()"
+                " AND datname = current_database()"
             )
             ended.append(seen(statement))
 
@@ -195,7 +196,8 @@ def other() -> Iterator[psycopg.Connection]:
 @pytest.mark.parametrize("setting", ["statement_timeout", "lock_timeout"])
 def test_locked_table_is_waited_out(work: Work, ran: list[str], other: psycopg.Connection, setting: str) -> None:
     """A lock that lasts longer than the timeouts of statements does not make the process look stuck."""
-    change(f"ALTER ROLE worker_runtime SET {setting} = '50ms'")
+    role = f"ALTER ROLE worker_runtime IN DATABASE {TEST_DATABASE}"
+    change(f"{role} SET {setting} = '50ms'")
     try:
         with work.on_thread() as runner:
             for number in range(3):
@@ -208,7 +210,7 @@ def test_locked_table_is_waited_out(work: Work, ran: list[str], other: psycopg.C
             other.rollback()
             assert runner.jobs.wait_idle(LIMIT_S)
     finally:
-        change(f"ALTER ROLE worker_runtime RESET {setting}")
+        change(f"{role} RESET {setting}")
     assert len(ran) == 3
     assert (states(), work.events) == ([], ["job_succeeded"] * 3)
 

@@ -31,7 +31,7 @@ from salon_jobs.worker.async_handlers import running_loop
 from salon_jobs.worker.database_threads import DatabaseThreads, Turns
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
-from tests.support import connected, seen
+from tests.support import connected, seen, wait_until_waiting
 from tests.waiting import LIMIT_S, eventually
 from tests.worker.effects import write, written
 from tests.worker.work import Work, error_classes, rows
@@ -343,7 +343,7 @@ def test_interrupt_spares_cleanup_query(work: Work, monkeypatch: pytest.MonkeyPa
             await clean_up()
 
     def cancel_late(turns: Turns) -> bool:
-        eventually(lambda: seen("SELECT count(*) FROM pg_locks WHERE objid = 2712 AND NOT granted"), [(1,)])
+        wait_until_waiting()
         is_settled = cancel_query(turns)
         seen("SELECT pg_advisory_unlock(2712)")
         return is_settled
@@ -468,7 +468,7 @@ def test_late_interrupt_cancels_nothing(database: None) -> None:
     try:
         assert turns.end() is None
         ended = asyncio.run_coroutine_threadsafe(waited(), running_loop())
-        eventually(lambda: seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"), [(1,)])
+        wait_until_waiting()
         turns.cancel_query()
     finally:
         seen("SELECT pg_advisory_unlock(2711)")

@@ -14,7 +14,7 @@ from tests.settings import url_for
 from tests.support import seen
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.process, pytest.mark.slow]
 URL = url_for("worker_runtime")
 JOBS = "SELECT count(*) FROM salon_jobs_job"
 

@@ -18,6 +18,7 @@ from salon_jobs.worker.supervisor import connections_of, count_processes
 from salon_jobs.worker.worker import WorkerOptions
 from tests.support import event_fields
 
+pytestmark = pytest.mark.process
 PROCESSORS = 16
 # Four connections a process, and two of the supervisor's.
 OPTIONS = WorkerOptions(concurrency=1)

@@ -36,12 +36,11 @@ from tests.tracers import RecordingTracer
 from tests.waiting import LIMIT_S, eventually
 from tests.worker.conftest import Busy
 from tests.worker.effects import spin, write, written
-from tests.worker.work import Work, error_classes, errors, rows
+from tests.worker.work import SLEEPING, Work, error_classes, errors, rows
 
 LimitRuns = Callable[..., None]
 SHORT = timedelta(seconds=0.2)
 MINUTE = timedelta(minutes=1)
-SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%%' AND state = 'active'"
 TIMED_OUT = (1, "salon_jobs.core.errors.TimedOut", "JOB.TIMED_OUT")
 
 

@@ -33,6 +33,10 @@ from tests.support import (
 
 ERRORS = "SELECT attempt, error_class, code FROM salon_jobs_job_error ORDER BY id"
 ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
+SLEEPING = """
+SELECT count(*) FROM pg_stat_activity
+ WHERE query LIKE 'SELECT pg_sleep%%' AND state = 'active' AND datname = current_database()
+"""
 JOBS = "/admin/salon_jobs/job/"
 
 
