@@ -26,7 +26,11 @@ def named(page: str) -> set[tuple[str, str]]:
 def functions_of(file: str) -> set[str]:
     """Return the names of the tests of a file, which is the only one of its name."""
     [path] = (ROOT / "tests").rglob(f"{file}.py")
-    functions = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef))
+    functions = (
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
     return {function.name for function in functions if function.name.startswith("test_")}
 
 
