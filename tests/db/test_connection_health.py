@@ -1,4 +1,4 @@
-"""Shows when a runner's thread asks whether its connection still lives: as Django's own setting says, after idling."""
+"""When a runner's thread asks whether its connection still lives: after idling, as Django's own setting says."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.db import connection, connections, transaction
 from salon_jobs import current_job
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.worker import runner as runner_module
+from salon_jobs.worker.buffer import JobBuffer
 from tests import tasks
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.settings import url_for
@@ -27,7 +28,7 @@ from tests.support import claim, running_on_a_thread, seen
     ],
     ids=["asked", "asked before a transaction", "switched off", "not idle"],
 )
-def test_a_connection_that_was_cut_unnoticed_is_replaced_before_the_job(
+def test_cut_connection_is_replaced_before_job(
     stores: list[Any],
     hooks: tasks.Hooks,
     process_id: int,
@@ -53,31 +54,29 @@ def test_a_connection_that_was_cut_unnoticed_is_replaced_before_the_job(
                 if number == 1:
                     proxy.arm(b"SELECT 1")
                 declared.enqueue(**arguments)
-                runner._jobs.put(claim(process_id))
-                assert runner._jobs.wait_idle(10)
+                runner.end_all(claim(process_id))
         assert proxy.severed.is_set()
     failed = seen("SELECT error_class FROM salon_jobs_job_error")
     assert failed == ([] if checks and idle else [("django.db.utils.OperationalError",)])
 
 
-def test_a_run_knows_the_connection_that_replaced_one_left_in_a_transaction(
+def test_job_has_connection_that_replaced_one_in_transaction(
     database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner_module, "TIDY_AFTER_S", 0.0)
     same: list[bool] = []
     hooks.system = lambda **_: same.append(current_job().connection is connections["default"])
+    take = JobBuffer.take
+
+    def take_and_leave_open(buffer: JobBuffer, thread: int) -> ClaimedJob | None:
+        job = take(buffer, thread)
+        if job is not None:
+            transaction.atomic().__enter__()
+        return job
+
+    monkeypatch.setattr(JobBuffer, "take", take_and_leave_open)
     with running_on_a_thread(process_id, []) as runner:
-        take = runner._jobs.take
-
-        def take_and_leave_open(thread: int) -> ClaimedJob | None:
-            job = take(thread)
-            if job is not None:
-                transaction.atomic().__enter__()
-            return job
-
-        monkeypatch.setattr(runner._jobs, "take", take_and_leave_open)
         for _ in range(3):
             tasks.system.enqueue()
-            runner._jobs.put(claim(process_id))
-            assert runner._jobs.wait_idle(10)
+            runner.end_all(claim(process_id))
     assert same == [True, True, True]

@@ -20,7 +20,7 @@ def raw(database: None) -> Iterator[Any]:
         yield opened
 
 
-def test_the_results_of_several_statements_end_with_the_first_error(raw: Any) -> None:
+def test_results_end_with_first_error(raw: Any) -> None:
     results = libpq.results_of(raw, "SELECT 1; SELECT 1 / 0; SELECT 2")
     assert libpq.converted(raw, results[0]) == [(1,)]
     assert len(results) == 2
@@ -31,7 +31,7 @@ def test_the_results_of_several_statements_end_with_the_first_error(raw: Any) ->
     assert libpq.converted(raw, libpq.last_answer(raw)) == [(3,)]
 
 
-def test_an_exchange_says_what_became_of_the_connection(raw: Any) -> None:
+def test_exchange_notices_lost_connection(raw: Any) -> None:
     with psycopg.connect(url_for(None), autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s)", [raw.info.backend_pid])
     for _ in range(2):  # when it is cut, and once it is closed
@@ -40,7 +40,7 @@ def test_an_exchange_says_what_became_of_the_connection(raw: Any) -> None:
         assert raw.closed
 
 
-def test_a_statement_that_was_dropped_is_prepared_again(database: None) -> None:
+def test_dropped_statement_is_prepared_again(database: None) -> None:
     connection.ensure_connection()
     raw: Any = connection.connection
     prepared = libpq.PreparedStatements(raw)

@@ -1,4 +1,4 @@
-"""Tests of which commits are announced by a wake-up of their own."""
+"""Which commits are announced by a wake-up of their own."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def announced(gaps_ms: list[float], *, together: bool = False) -> list[tuple[flo
 
 
 @pytest.mark.parametrize("gap_ms", [3, 5, 50, 5000])
-def test_each_of_few_commits_is_announced(gap_ms: float) -> None:
+def test_few_commits_are_announced_each(gap_ms: float) -> None:
     assert [news for _, news in announced([gap_ms] * 100)] == [""] * 100
 
 
-def test_of_many_commits_one_in_20_ms_announces_more() -> None:
+def test_many_commits_announce_more() -> None:
     news = [news for _, news in announced([0.5] * 400)]
     assert news[:4] == [""] * 4, "a few at once are few"
     assert 8 <= news.count(MORE) <= 11
@@ -38,12 +38,12 @@ def test_of_many_commits_one_in_20_ms_announces_more() -> None:
     assert [news for _, news in announced([0.5] * 400 + [10] * 40)][-20:] == [""] * 20
 
 
-def test_together_one_in_20_ms_is_announced() -> None:
+def test_commits_announced_together() -> None:
     assert [news for _, news in announced([30, 1, 18, 2, 30], together=True)] == ["", None, None, "", ""]
 
 
 @given(st.lists(st.floats(0, 40), max_size=200), st.booleans())
-def test_a_commit_without_a_wake_up_follows_one_that_announces_more(gaps_ms: list[float], together: bool) -> None:
+def test_silent_commit_follows_announcement_of_more(gaps_ms: list[float], together: bool) -> None:
     more_at = float("-inf")
     for at, news in announced(gaps_ms, together=together):
         if news == MORE or (together and news == ""):
