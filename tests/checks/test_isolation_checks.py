@@ -1,4 +1,4 @@
-"""Runs the system checks of an app with stores whose models declare too little, as a user meets them."""
+"""The system checks of an app with stores whose models declare too little, as a user meets them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from textwrap import indent
 
 import pytest
 
-from tests.conftest import manage
+from tests.interpreter import manage
 
+pytestmark = pytest.mark.process
 APP = """
 import uuid
 from django.db import models
@@ -62,9 +63,6 @@ class Migration(migrations.Migration):
         ProtectModel("library.Book{one_side}_shelves", StoreIsolation(through="shelf", name="i")),
     ]
 """
-BOTH = 'constraints = [StoreIsolation(field="store", name="i"), ManyToManyIsolation(field="shelves", name="m")]'
-SHARED = "kind = models.ForeignKey('contenttypes.ContentType', models.CASCADE)"
-PAGE = "page = models.ForeignKey(Page, models.CASCADE)"
 # A table that belongs to stores by an undeclared one, and one that refers to what nobody declared.
 OTHERS = """
 class Loan(models.Model):
@@ -82,154 +80,123 @@ SALON_JOBS = {{**SALON_JOBS, "MEMBERSHIP_MODEL": "library.Book{membership}"}}
 SILENCED_SYSTEM_CHECKS = ["salon_jobs.W030"]
 """
 IN_MIGRATION = {"kinds": "kinds =", "one_side": "related_name='+'"}
-RIGHT = 'constraints = [StoreIsolation(field="store", name="i")]'
-KEYED = 'constraints = [StoreIsolation(field="store", name="i"), SameStoreForeignKey(field="shelf", name="k")]'
+# Fields and options of models.
+STORE = "store = owned()"
+SHELVES = f"{STORE}\nshelves = models.ManyToManyField(Shelf)"
+LABEL = "label = models.TextField()"
+UNIQUE_LABEL = "label = models.TextField(unique=True)"
+SHARED = "kind = models.ForeignKey('contenttypes.ContentType', models.CASCADE)"
+PAGE = "page = models.ForeignKey(Page, models.CASCADE)"
 SHELF = "shelf = models.ForeignKey(Shelf, models.CASCADE, db_constraint=False)"
 MEMBER = "member = models.ForeignKey(Reader, models.CASCADE)"
-THROUGH_PAGE = 'constraints = [StoreIsolation(through="page", name="i")]'
 USER = "user = models.ForeignKey(Reader, models."
-OF_USER = 'DatabaseForeignKey(field="user", on_delete="CASCADE", name="k")'
 UNDECLARED = "app_label = 'library'"
+RIGHT = 'constraints = [StoreIsolation(field="store", name="i")]'
+BOTH = 'constraints = [StoreIsolation(field="store", name="i"), ManyToManyIsolation(field="shelves", name="m")]'
+KEYED = 'constraints = [StoreIsolation(field="store", name="i"), SameStoreForeignKey(field="shelf", name="k")]'
+OF_PAGE = 'constraints = [StoreIsolation(through="page", name="i")]'
+OF_USER = 'DatabaseForeignKey(field="user", on_delete="CASCADE", name="k")'
+ONCE = "models.UniqueConstraint(models.F('label'), name='once')"
 # Those of which nothing is said; the first is protected by the migration.
 RIGHTLY_DECLARED = (
-    ("store = owned()", UNDECLARED),
-    ("store = owned()", RIGHT),
-    ("store = owned()", 'constraints = [SystemScope(name="s")]'),
-    ("store = owned()", "managed = False"),
-    ("label = models.TextField(unique=True)", UNDECLARED),
-    ("store = owned()\nid = models.UUIDField(primary_key=True, default=uuid.uuid4)", RIGHT),
+    (STORE, UNDECLARED),
+    (STORE, RIGHT),
+    (STORE, 'constraints = [SystemScope(name="s")]'),
+    (STORE, "managed = False"),
+    (UNIQUE_LABEL, UNDECLARED),
+    (f"{STORE}\nid = models.UUIDField(primary_key=True, default=uuid.uuid4)", RIGHT),
     ("store_id = models.UUIDField()", 'constraints = [StoreIsolation(field="store_id", name="i")]'),
     ("store = models.OneToOneField('tenants.Store', models.CASCADE)", RIGHT),
-    (f"store = owned()\n{SHELF}", KEYED),
-    ("store = owned()\nshelves = models.ManyToManyField(Shelf)", BOTH),
-    (f"store = owned()\nkinds = models.ManyToManyField(Kind)\n{SHARED}", RIGHT),
-    (f"{PAGE}\nlabel = models.TextField()", f"{THROUGH_PAGE}\nunique_together = [('page', 'label')]"),
-    (f"store = owned()\n{PAGE}", THROUGH_PAGE.replace("through", "field='store', through")),
+    (f"{STORE}\n{SHELF}", KEYED),
+    (SHELVES, BOTH),
+    (f"{STORE}\nkinds = models.ManyToManyField(Kind)\n{SHARED}", RIGHT),
+    (f"{PAGE}\n{LABEL}", f"{OF_PAGE}\nunique_together = [('page', 'label')]"),
+    (f"{STORE}\n{PAGE}", OF_PAGE.replace("through", "field='store', through")),
     (
         f"{PAGE}\nshelf = models.ForeignKey(Shelf, models.CASCADE, null=True)",
-        THROUGH_PAGE.replace('"page"', "['page', 'shelf']"),
+        OF_PAGE.replace('"page"', "['page', 'shelf']"),
     ),
-    ("store = owned()\nlabel = models.TextField()", f"{RIGHT}\nunique_together = [('store', 'label')]"),
-    ("store = owned()\nlabel = models.TextField()", f"{RIGHT}\nunique_together = [('label', 'store')]"),
-    (f"store = owned()\n{USER}DO_NOTHING, db_constraint=False)", f"{RIGHT[:-1]}, {OF_USER}]"),
-    (f"store = owned()\n{USER}PROTECT)", RIGHT),
+    (f"{STORE}\n{LABEL}", f"{RIGHT}\nunique_together = [('store', 'label')]"),
+    (f"{STORE}\n{LABEL}", f"{RIGHT}\nunique_together = [('label', 'store')]"),
+    (f"{STORE}\n{USER}DO_NOTHING, db_constraint=False)", f"{RIGHT[:-1]}, {OF_USER}]"),
+    (f"{STORE}\n{USER}PROTECT)", RIGHT),
 )
-WRONG: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+UNPROTECTED = "W010) library.Book refers to stores"
+NOT_KEPT = "W012) nothing keeps the reference"
+NO_PARENT = "E010) i: 'page'"
+# What is said of others: the texts between the bars.
+WRONG: tuple[tuple[str, str, str], ...] = (
+    (STORE, UNDECLARED, f'{UNPROTECTED}|add StoreIsolation(field="store", name="…")'),
+    ("owner = owned()", UNDECLARED, f'{UNPROTECTED}|add StoreIsolation(field="owner", name="…")'),
+    (SHELF, UNDECLARED, f"{UNPROTECTED} or their rows"),
+    (f"{STORE}\n{MEMBER}", UNDECLARED, 'W010)|MembershipIsolation(field="store", user_field="member",'),
     (
-        "store = owned()",
-        UNDECLARED,
-        ("W010) library.Book refers to stores", 'add StoreIsolation(field="store", name="…")'),
-    ),
-    (
-        "owner = owned()",
-        UNDECLARED,
-        ("W010) library.Book refers to stores", 'add StoreIsolation(field="owner", name="…")'),
-    ),
-    (SHELF, UNDECLARED, ("W010) library.Book refers to stores or their rows",)),
-    (f"store = owned()\n{MEMBER}", UNDECLARED, ("W010)", 'MembershipIsolation(field="store", user_field="member",')),
-    (
-        "store = owned()\nshelves = models.ManyToManyField(Shelf)",
+        SHELVES,
         RIGHT,
-        (
-            "W010) library.Book_shelves refers to stores",
-            'ManyToManyIsolation(field="shelves", name="…")',
-            "ProtectModel(",
-        ),
+        f'{UNPROTECTED.replace("Book", "Book_shelves")}|ManyToManyIsolation(field="shelves", name="…")|ProtectModel(',
     ),
-    (
-        "store = owned()\nshelves = models.ManyToManyField(Shelf, related_name='+')",
-        RIGHT,
-        ("E012) nothing keeps the reference 'book",),
-    ),
-    (PAGE, UNDECLARED, ("W010) library.Book refers to stores", 'StoreIsolation(through="page", name="…")')),
-    ("loan = models.ForeignKey('Loan', models.CASCADE)", UNDECLARED, ("W010) library.Book refers to stores",)),
-    (
-        "label = models.TextField()",
-        "db_table = 'used'",
-        ("W014) rows of stores refer to library.Book,", "SystemScope(name="),
-    ),
-    ("label = models.TextField()", THROUGH_PAGE, ("E010) i: 'page' is not a foreign key",)),
-    ("page = owned()", THROUGH_PAGE, ("E010) i: 'page' refers to the store itself", 'field="page"')),
-    (
-        "page = models.ForeignKey(Kind, models.CASCADE)",
-        THROUGH_PAGE,
-        ("E010) i: 'page' refers to library.Kind, which does not",),
-    ),
-    (PAGE.replace("CASCADE", "CASCADE, null=True"), THROUGH_PAGE, ("E010) i: 'page' can be NULL", "null=False")),
-    (
-        "page = models.ForeignKey('self', models.CASCADE)",
-        THROUGH_PAGE,
-        ("E010) i: 'page' leads back to the model itself",),
-    ),
-    (
-        "page = models.ForeignKey(Hidden, models.CASCADE)",
-        THROUGH_PAGE,
-        ("E010) i: 'page' refers to library.Hidden.id, which web and worker may not SELECT",),
-    ),
-    (
-        f"{PAGE}\nlabel = models.TextField(unique=True)",
-        THROUGH_PAGE,
-        ("W011) the unique field 'label' does not contain 'page'",),
-    ),
-    (
-        f"{PAGE}\n{SHELF}",
-        THROUGH_PAGE,
-        ("W012) nothing keeps the reference 'shelf' within one store", "add 'shelf' to through"),
-    ),
-    (
-        f"store = owned()\n{PAGE}",
-        RIGHT,
-        ("W012) nothing keeps the reference 'page' within one store", "add 'page' to through"),
-    ),
+    (SHELVES.replace("(Shelf)", "(Shelf, related_name='+')"), RIGHT, "E012) nothing keeps the reference 'book"),
+    (PAGE, UNDECLARED, f'{UNPROTECTED}|StoreIsolation(through="page", name="…")'),
+    ("loan = models.ForeignKey('Loan', models.CASCADE)", UNDECLARED, UNPROTECTED),
+    (LABEL, "db_table = 'used'", "W014) rows of stores refer to library.Book,|SystemScope(name="),
+    (LABEL, OF_PAGE, f"{NO_PARENT} is not a foreign key"),
+    ("page = owned()", OF_PAGE, f'{NO_PARENT} refers to the store itself|field="page"'),
+    (PAGE.replace("Page", "Kind"), OF_PAGE, f"{NO_PARENT} refers to library.Kind, which does not"),
+    (PAGE.replace("CASCADE", "CASCADE, null=True"), OF_PAGE, f"{NO_PARENT} can be NULL|null=False"),
+    (PAGE.replace("Page", "'self'"), OF_PAGE, f"{NO_PARENT} leads back to the model itself"),
+    (PAGE.replace("Page", "Hidden"), OF_PAGE, f"{NO_PARENT} refers to library.Hidden.id, which web and worker may not"),
+    (f"{PAGE}\n{UNIQUE_LABEL}", OF_PAGE, "W011) the unique field 'label' does not contain 'page'"),
+    (f"{PAGE}\n{SHELF}", OF_PAGE, f"{NOT_KEPT} 'shelf' within one store|add 'shelf' to through"),
+    (f"{STORE}\n{PAGE}", RIGHT, f"{NOT_KEPT} 'page' within one store|add 'page' to through"),
     (
         f"{PAGE}\nbefore = models.ForeignKey('self', models.CASCADE, null=True)",
-        THROUGH_PAGE,
-        ("W012) nothing keeps the reference 'before'", "a policy cannot read its own table"),
+        OF_PAGE,
+        f"{NOT_KEPT} 'before'|a policy cannot read its own table",
     ),
-    ("store = owned()\nlabel = models.TextField(unique=True)", RIGHT, ("W011) the unique field 'label'",)),
+    (f"{STORE}\n{UNIQUE_LABEL}", RIGHT, "W011) the unique field 'label'"),
     (
-        "store = owned()\nlabel = models.TextField(primary_key=True)",
+        f"{STORE}\n{UNIQUE_LABEL.replace('unique', 'primary_key')}",
         RIGHT,
-        ("W011) the unique field 'label' does not contain 'store'", "reveals one store's values"),
+        "W011) the unique field 'label' does not contain 'store'|reveals one store's values",
     ),
     (
-        "store = owned()\nlabel = models.TextField()",
+        f"{STORE}\n{LABEL}",
         f"{RIGHT}\nunique_together = [('label', 'id')]",
-        ("W011) the unique unique_together ('label', 'id') does not contain 'store'",),
+        "W011) the unique unique_together ('label', 'id') does not contain 'store'",
     ),
     (
-        "store = owned()\nlabel = models.TextField()",
-        f"{RIGHT[:-1]}, models.UniqueConstraint(models.F('label'), name='once')]",
-        ("W011) the unique constraint 'once'", "UniqueConstraint(fields=[…]) with the store first"),
+        f"{STORE}\n{LABEL}",
+        f"{RIGHT[:-1]}, {ONCE}]",
+        "W011) the unique constraint 'once'|UniqueConstraint(fields=[…]) with the store first",
     ),
     (
-        f"store = owned()\n{SHELF.replace(', db_constraint=False', '')}",
+        f"{STORE}\n{SHELF.replace(', db_constraint=False', '')}",
         RIGHT,
-        ("W012) the foreign key 'shelf' does not include the store", 'SameStoreForeignKey(field="shelf"'),
+        "W012) the foreign key 'shelf' does not include the store|SameStoreForeignKey(field=\"shelf\"",
     ),
-    (f"store = owned()\n{SHELF}", RIGHT, ("W013) nothing in the database enforces the reference 'shelf'",)),
-    ("owner = owned()", RIGHT, ("E010) i: 'store' is not a field of the model", '"id" in the store model itself')),
-    ("store = models.TextField()", RIGHT, ("E010) i: 'store' is of another type", "each of which is a UUID")),
+    (f"{STORE}\n{SHELF}", RIGHT, "W013) nothing in the database enforces the reference 'shelf'"),
+    ("owner = owned()", RIGHT, "E010) i: 'store' is not a field of the model|\"id\" in the store model itself"),
+    ("store = models.TextField()", RIGHT, "E010) i: 'store' is of another type|each of which is a UUID"),
     (
-        "store = owned()",
+        STORE,
         RIGHT.replace('name="i"', 'name="i", web={"SELECT": ["price"]}'),
-        ("E010) i: 'price' is not a field with a column", "name fields of the model"),
+        "E010) i: 'price' is not a field with a column|name fields of the model",
     ),
     (
-        "store = owned()",
+        STORE,
         RIGHT.replace("StoreIsolation(", "MembershipIsolation(user_field='user', "),
-        ("E010) i: 'user' is not a field with a column",),
+        "E010) i: 'user' is not a field with a column",
     ),
-    ("store = owned()", KEYED, ("E011) k: 'shelf' is not a foreign key",)),
+    (STORE, KEYED, "E011) k: 'shelf' is not a foreign key"),
     (
-        f"store = owned()\n{USER}SET_NULL, null=True)",
+        f"{STORE}\n{USER}SET_NULL, null=True)",
         RIGHT,
-        ("W015) a user to whom rows of other stores refer by 'user' cannot be deleted", "DatabaseForeignKey("),
+        "W015) a user to whom rows of other stores refer by 'user' cannot be deleted|DatabaseForeignKey(",
     ),
     (
-        "store = owned()\nshelf = models.ForeignKey('self', models.CASCADE, db_constraint=False)",
+        f"{STORE}\n{SHELF.replace('Shelf', repr('self'))}",
         KEYED,
-        ("E011) k refers to fields that are not unique", 'UniqueConstraint(fields=["store", "id"]', "library.Book"),
+        'E011) k refers to fields that are not unique|UniqueConstraint(fields=["store", "id"]|library.Book',
     ),
 )
 
@@ -270,12 +237,13 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
     return messages
 
 
-def test_what_is_right_is_left_alone(said: dict[int, list[str]]) -> None:
+def test_right_declarations(said: dict[int, list[str]]) -> None:
     assert [number for number in said if number < len(RIGHTLY_DECLARED)] == []
 
 
-@pytest.mark.parametrize("number", range(len(WRONG)), ids=[case[2][0] for case in WRONG])
-def test_what_is_missing_is_told_with_what_fixes_it(said: dict[int, list[str]], number: int) -> None:
+@pytest.mark.parametrize("number", range(len(WRONG)), ids=[case[2] for case in WRONG])
+def test_missing_declaration(said: dict[int, list[str]], number: int) -> None:
+    """It is told with what fixes it."""
     [message] = said[len(RIGHTLY_DECLARED) + number]
-    for text in WRONG[number][2]:
+    for text in WRONG[number][2].split("|"):
         assert text in message

@@ -1,49 +1,58 @@
-"""Runs the system checks as a user meets them: with settings that are right and wrong."""
+"""The system checks as a user meets them: with settings that are right and wrong."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import connections
 from psycopg import IsolationLevel
 
-from salon_jobs.checks import check_all, check_producer, check_settings
-from tests.conftest import manage
-from tests.interpreter import run_python
+from salon_jobs import store_task
+from salon_jobs.checks import check_all, check_consumers, check_database, check_producer, check_settings
+from salon_jobs.checks.bounds import check_bounds
+from salon_jobs.jobs import registry
+from tests.interpreter import manage, run_python
+from tests.tenancy.probe import ask
 
 URL = "postgresql://app:p@127.0.0.1:1/x"
 PLAIN = {"DJANGO_SETTINGS_MODULE": "tests.migrations.plain_settings", "ONE_USER_URL": "postgresql://u:p@127.0.0.1:1/x"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("settings", [{}, PLAIN], ids=["demo", "plain"])
-def test_nothing_is_wrong_with_right_settings(settings: dict[str, str]) -> None:
+def test_right_settings(settings: dict[str, str]) -> None:
     done = manage("check", "--tag", "salon_jobs", **settings)
     assert done.returncode == 0, done.stderr
     assert "no issues" in done.stdout
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", [("check", "--tag", "salon_jobs"), ("runworker", "--burst")])
-def test_a_wrong_setting_is_named(command: tuple[str, ...]) -> None:
+def test_wrong_database_engine(command: tuple[str, ...]) -> None:
     done = manage(*command, **{**PLAIN, "ONE_USER_URL": "sqlite://:memory:"})
     assert done.returncode != 0
     assert "salon_jobs.E002" in done.stderr
     assert "is SQLite, but salon_jobs needs PostgreSQL" in done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["runworker", "runscheduler"])
-def test_a_database_without_a_name_is_told_in_one_line(command: str) -> None:
+def test_database_without_name_is_told_in_one_line(command: str) -> None:
     done = manage(command, "--burst", **{**PLAIN, "ONE_USER_URL": "postgresql://u:p@127.0.0.1:1/"})
     assert done.returncode == 1
     assert "CommandError: SETTINGS.INVALID: settings.DATABASES is improperly configured" in done.stderr
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("first", [True, False])
-def test_another_apps_commands_that_win_are_warnings(tmp_path: Path, first: bool) -> None:
+def test_commands_overridden_by_another_app(tmp_path: Path, first: bool) -> None:
     commands = tmp_path / "other" / "management" / "commands"
     commands.mkdir(parents=True)
     (tmp_path / "other" / "__init__.py").touch()
@@ -63,7 +72,8 @@ def test_another_apps_commands_that_win_are_warnings(tmp_path: Path, first: bool
     assert done.stderr.count("put 'salon_jobs' before it in INSTALLED_APPS") == 2 * first
 
 
-def test_a_misspelt_setting_is_told_with_the_one_that_was_meant(tmp_path: Path) -> None:
+@pytest.mark.process
+def test_misspelt_setting_is_told_with_suggestion(tmp_path: Path) -> None:
     (tmp_path / "misspelt.py").write_text(
         "from project.settings import *\nSALON_JOBS = {**SALON_JOBS, 'MAX_ATEMPTS': 3}"
     )
@@ -87,9 +97,8 @@ def alias(settings: Any) -> Iterator[dict[str, Any]]:
     ("level", "wrong"),
     [("READ_UNCOMMITTED", False), ("READ_COMMITTED", False), ("REPEATABLE_READ", True), ("SERIALIZABLE", True)],
 )
-def test_an_isolation_that_the_statements_cannot_work_under_is_refused(
-    alias: dict[str, Any], level: str, wrong: bool
-) -> None:
+def test_isolation_level(alias: dict[str, Any], level: str, wrong: bool) -> None:
+    """The statements cannot work under one above READ COMMITTED."""
     alias["OPTIONS"] = {"isolation_level": IsolationLevel[level]}
     assert [error.id for error in check_settings()] == ["salon_jobs.E006"] * wrong
 
@@ -106,7 +115,7 @@ def test_an_isolation_that_the_statements_cannot_work_under_is_refused(
         ("a", {}, "", False),
     ],
 )
-def test_several_hosts_of_which_one_can_be_a_standby_are_warned_about(
+def test_hosts_that_can_be_standbys(
     alias: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     host: str,
@@ -134,21 +143,18 @@ def project(folder: Path, **salon_jobs: object) -> dict[str, str]:
     return {**PLAIN, "PYTHONPATH": str(folder), "DJANGO_SETTINGS_MODULE": "shop_settings"}
 
 
-OUTBOX = {"OUTBOX": {"THROUGHPUT": 100}}
-
-
-def test_an_outbox_without_a_producer_is_an_error_of_a_command(tmp_path: Path) -> None:
-    done = manage("runworker", "--burst", **project(tmp_path, **OUTBOX))
-    assert done.returncode == 1
-    assert "ConfigurationError: SALON_JOBS['OUTBOX']['PRODUCER'] is not set" in done.stderr
-    assert REMEDY in done.stderr
-
-
-def test_an_outbox_without_a_producer_is_an_error_of_a_web_process(tmp_path: Path) -> None:
-    web = "import django.core.wsgi; django.core.wsgi.get_wsgi_application()"
-    done = run_python("-c", web, environment={**os.environ, **project(tmp_path, **OUTBOX)})
+@pytest.mark.process
+@pytest.mark.parametrize("kind", ["command", "web"])
+def test_outbox_without_producer(tmp_path: Path, kind: str) -> None:
+    environment = project(tmp_path, OUTBOX={"THROUGHPUT": 100})
+    if kind == "command":
+        done = manage("runworker", "--burst", **environment)
+    else:
+        web = "import django.core.wsgi; django.core.wsgi.get_wsgi_application()"
+        done = run_python("-c", web, environment={**os.environ, **environment})
     assert done.returncode == 1
     assert "SALON_JOBS['OUTBOX']['PRODUCER'] is not set: it is the name of this application" in done.stderr
+    assert REMEDY in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -159,7 +165,7 @@ def test_an_outbox_without_a_producer_is_an_error_of_a_web_process(tmp_path: Pat
     ],
     ids=["nats", "sns beside azure"],
 )
-def test_a_broker_from_which_nobody_reads_needs_a_producer(settings: Any, sections: dict[str, Any], sign: str) -> None:
+def test_broker_that_nobody_reads_needs_producer(settings: Any, sections: dict[str, Any], sign: str) -> None:
     settings.SALON_JOBS = sections
     [error] = check_producer()
     assert (error.id, error.msg) == ("salon_jobs.E052", f"SALON_JOBS['OUTBOX']['PRODUCER'] is not set, and {sign}")
@@ -167,8 +173,9 @@ def test_a_broker_from_which_nobody_reads_needs_a_producer(settings: Any, sectio
     assert error in check_all()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", [("relay_outbox", "--burst"), ("runworker", "--with-relay", "--burst")])
-def test_a_relay_needs_a_producer(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_relay_needs_producer(tmp_path: Path, command: tuple[str, ...]) -> None:
     done = manage(*command, "--health-addr", "127.0.0.1:0", **project(tmp_path))
     assert done.returncode == 1
     assert "CommandError: SETTINGS.INVALID: SALON_JOBS['OUTBOX']['PRODUCER'] is not set: it is" in done.stderr
@@ -180,6 +187,80 @@ def test_a_relay_needs_a_producer(tmp_path: Path, command: tuple[str, ...]) -> N
     [{}, QUEUE, {"OUTBOX": {"SOURCES": {"a": "b.C"}}}, {"OUTBOX": {"PRODUCER": "shop"}}],
     ids=["a plain queue", "a consumer", "a source of its own", "a producer"],
 )
-def test_what_emits_nothing_needs_no_producer(settings: Any, sections: dict[str, Any]) -> None:
+def test_producer_is_not_needed(settings: Any, sections: dict[str, Any]) -> None:
     settings.SALON_JOBS = sections
     assert check_producer() == []
+
+
+# Bounds that do not fit together
+
+NATS = {"NATS": {"SERVER": "nats://127.0.0.1:4222"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "check", "said"),
+    [
+        ({"POLL_INTERVAL": 5.1}, "W002", "more than 5 s"),
+        ({"POLL_INTERVAL": 5}, None, ""),
+        ({"NATS": {"TIMEOUT": 26}}, "W083", "waits 25 s for answers"),
+        ({"NATS": {"TIMEOUT": 3}, "SHUTDOWN_GRACE": 4}, "W083", "waits 2 s for answers"),
+        ({**NATS, "SNS": {"REGION": "eu-west-1"}, "AZURE": {"VISIBILITY_TIMEOUT": 30}}, None, ""),
+    ],
+)
+def test_bounds(settings: Any, given: dict[str, Any], check: str | None, said: str) -> None:
+    settings.SALON_JOBS = given
+    found = list(check_bounds())
+    assert [each.id for each in found] == ([] if check is None else [f"salon_jobs.{check}"])
+    for each in found:
+        assert said in each.msg
+        assert each.hint
+
+
+@pytest.mark.parametrize("accepted", [65_536, None])
+def test_consumer_accepts_less_than_broker_delivers(settings: Any, accepted: int | None) -> None:
+    consumers = {"c": {"SOURCE": "rn::nats:::orders", "TASKS": {"e": "test-system"}}}
+    settings.SALON_JOBS = {"CONSUMERS": consumers, **NATS, **({"MAX_PAYLOAD": accepted} if accepted else {})}
+    found = [(each.id, "consumer 'c' delivers up to 1,048,576" in each.msg) for each in check_consumers()]
+    assert found == ([("salon_jobs.W081", True)] if accepted else [])
+
+
+@pytest.mark.parametrize(
+    ("timeout", "host", "warns"),
+    [
+        (15, "a", True),
+        ("15", "a", True),
+        (5, "a,b,c", True),
+        (7, "a,b", False),
+        (None, "a", False),
+        ("", "a", False),
+        ("soon", "a", False),
+    ],
+)
+def test_connect_timeout(alias: dict[str, Any], timeout: object, host: str, warns: bool) -> None:
+    """Connecting should not take longer than a process may be silent."""
+    alias.update(HOST=host, OPTIONS={"connect_timeout": timeout})
+    assert [each.id for each in check_bounds()] == (["salon_jobs.W084"] if warns else [])
+
+
+@pytest.fixture
+def long_task() -> Iterator[None]:
+    @store_task(name="test-long", timeout=timedelta(minutes=90))
+    def run(store_id: UUID) -> None: ...
+
+    yield
+    registry.unregister("test-long")
+
+
+@pytest.mark.usefixtures("database", "long_task")
+@pytest.mark.parametrize("setting", ["idle_in_transaction_session_timeout", "transaction_timeout"])
+def test_server_timeout_shorter_than_task(setting: str) -> None:
+    assert check_database(databases=["default"]) == []
+    if not ask("SELECT count(*) FROM pg_settings WHERE name = %s", setting):  # transaction_timeout came with 17
+        return
+    ask(f"SELECT set_config('{setting}', '1h', false)")
+    try:
+        [warning] = check_database(databases=["default"])
+    finally:
+        connections["default"].close()
+    assert warning.id == "salon_jobs.W022"
+    assert f"'test-long' may run for 5400 s in one transaction, and {setting} is 3600 s" in warning.msg

@@ -1,4 +1,4 @@
-"""Loads SALON_JOBS with right and wrong values; every error names the key."""
+"""SALON_JOBS with right and wrong values; every error names the key."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import models
 from django.test import override_settings
@@ -31,7 +32,7 @@ def test_defaults_are_a_plain_queue() -> None:
         assert settings.shutdown_grace == timedelta(seconds=30)
 
 
-def test_no_secret_is_shown_where_settings_are() -> None:
+def test_secrets_are_not_shown() -> None:
     wanted: dict[str, Any] = {
         "BOOTSTRAP_URL": "postgresql://u:tulip@h/x",
         "LISTEN": "postgresql://u:tulip@h/x",
@@ -47,19 +48,10 @@ def test_no_secret_is_shown_where_settings_are() -> None:
             assert "tulip" not in repr(broker.read(wanted.get(broker.section, {})))
     with override_settings(SALON_JOBS={"NATS": {"TOKEN": "tulip"}}):
         assert nats.token == "tulip", "the section is read again"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"NATZ": {}}, "SALON_JOBS has an unknown key 'NATZ'; did you mean 'NATS'"),
-        ({"AZURE": {"VISIBILITY": 1}}, r"SALON_JOBS\['AZURE'\] has an unknown key 'VISIBILITY'"),
-        ({"SNS": 5}, r"SALON_JOBS\['SNS'\] must be a dict, not int"),
-    ],
-)
-def test_the_brokers_sections_are_validated_with_the_other_settings(wrong: dict[str, Any], message: str) -> None:
-    with override_settings(SALON_JOBS=wrong), pytest.raises(ConfigurationError, match=message):
-        assert settings.database
+    for wrong in ("tulip", {"worker": "tulip", "nobody": "tulip"}):
+        with override_settings(SALON_JOBS={"ROLE_PASSWORDS": wrong}), pytest.raises(ConfigurationError) as caught:
+            _ = settings.database
+        assert "tulip" not in str(caught.value)
 
 
 def test_values_are_converted() -> None:
@@ -98,7 +90,7 @@ def test_values_are_converted() -> None:
         ({"STORE_MODEL": "Store"}, "STORE_MODEL.*app_label.Model"),
         (
             {"REQUEST_STORE": "cookie"},
-            "REQUEST_STORE.* one of membership, header, session, a subdomain such as .*, or the dotted path",
+            "REQUEST_STORE.* membership, header, session, a subdomain such as .*, or the dotted path",
         ),
         ({"REQUEST_STORE": "my app.Resolver"}, "REQUEST_STORE"),
         ({"REQUEST_STORE": "subdomain"}, "REQUEST_STORE.* a subdomain such as"),
@@ -127,9 +119,13 @@ def test_values_are_converted() -> None:
         ({"STORE_CONCURRENCY": 0}, "STORE_CONCURRENCY.*a whole number from 1 to 1000000, or None, not 0"),
         ({"STORE_CONCURRENCY": "2"}, "STORE_CONCURRENCY"),
         ({"HEARTBEAT_INTERVAL": 10}, "unknown key 'HEARTBEAT_INTERVAL'"),
+        # The sections of brokers.
+        ({"NATZ": {}}, "SALON_JOBS has an unknown key 'NATZ'; did you mean 'NATS'"),
+        ({"AZURE": {"VISIBILITY": 1}}, r"SALON_JOBS\['AZURE'\] has an unknown key 'VISIBILITY'"),
+        ({"SNS": 5}, r"SALON_JOBS\['SNS'\] must be a dict, not int"),
     ],
 )
-def test_a_wrong_value_names_its_key(wrong: object, message: str) -> None:
+def test_wrong_value_names_its_key(wrong: object, message: str) -> None:
     with override_settings(SALON_JOBS=wrong):
         with pytest.raises(ConfigurationError, match=message):
             _ = settings.database
@@ -146,27 +142,20 @@ def test_a_wrong_value_names_its_key(wrong: object, message: str) -> None:
         ({"HEARTBEAT_INTERVAL": 3}, "rename or remove the key; the changelog lists the removed settings"),
     ],
 )
-def test_the_hint_names_the_field_and_the_remedy(wrong: object, hint: str) -> None:
+def test_hint_names_field_and_remedy(wrong: object, hint: str) -> None:
     with override_settings(SALON_JOBS=wrong):
         [error] = check_settings()
         assert error.hint
         assert error.hint.startswith(hint)
 
 
-def test_rates_of_services_that_do_not_exist_are_refused() -> None:
+def test_rates_of_unknown_services_are_refused() -> None:
     rates = {"sms": 5, "nats": 5, "rn::pigeon:::a": 1, "rn::nats:::a": 1}
     with override_settings(SALON_JOBS={"OUTBOX": {"THROUGHPUT": rates}}):
         found = check_publishers()
     assert [error.id for error in found] == ["salon_jobs.E053"] * 2
     assert found[0].msg == "SALON_JOBS['OUTBOX']['THROUGHPUT']['sms']: the service 'sms' has no publisher"
     assert found[0].hint == "name one of azurequeue, jobs, memory, nats, sns, or one of their destinations"
-
-
-def test_no_secret_is_shown() -> None:
-    for wrong in ("hunter2", {"worker": "hunter2", "nobody": "hunter2"}):
-        with override_settings(SALON_JOBS={"ROLE_PASSWORDS": wrong}), pytest.raises(ConfigurationError) as caught:
-            _ = settings.database
-        assert "hunter2" not in str(caught.value)
 
 
 @pytest.fixture
@@ -196,7 +185,7 @@ def dated() -> Iterator[None]:
     ],
 )
 @pytest.mark.usefixtures("dated")
-def test_the_store_model_is_checked(wrong: str, identity: str, said: str, remedy: str) -> None:
+def test_wrong_store_model(wrong: str, identity: str, said: str, remedy: str) -> None:
     with override_settings(SALON_JOBS={"STORE_MODEL": wrong}):
         error, *others = check_settings()
     assert {other.id for other in others} <= {identity}
@@ -206,13 +195,8 @@ def test_the_store_model_is_checked(wrong: str, identity: str, said: str, remedy
 
 
 def test_pgtrigger_must_be_installed() -> None:
-    from django.conf import settings as django_settings
-
-    apps = [app for app in django_settings.INSTALLED_APPS if app != "pgtrigger"]
-    with (
-        pytest.raises(ImproperlyConfigured, match="add 'pgtrigger' to INSTALLED_APPS"),
-        override_settings(INSTALLED_APPS=apps),
-    ):
+    without = override_settings(INSTALLED_APPS=[app for app in django_settings.INSTALLED_APPS if app != "pgtrigger"])
+    with pytest.raises(ImproperlyConfigured, match="add 'pgtrigger' to INSTALLED_APPS"), without:
         pass
 
 
@@ -229,11 +213,92 @@ def test_pgtrigger_must_be_installed() -> None:
         ("first", {"REQUEST_STORE": "salon_jobs.tenancy.resolvers.HeaderResolver"}, []),
     ],
 )
-def test_the_middleware_is_checked(move: str, options: dict[str, Any], expected: list[str]) -> None:
-    from django.conf import settings as django_settings
-
+def test_middleware_is_checked(move: str, options: dict[str, Any], expected: list[str]) -> None:
     ours = "salon_jobs.tenancy.request.TenantMiddleware"
     others = [path for path in django_settings.MIDDLEWARE if path != ours]
     moved = {"stay": django_settings.MIDDLEWARE, "first": [ours, *others], "away": others}[move]
     with override_settings(MIDDLEWARE=moved, SALON_JOBS={**django_settings.SALON_JOBS, **options}):
         assert [message.id for message in check_requests()] == expected
+
+
+# The outbox
+
+TOPIC = "arn:aws:sns:eu-west-1:123456789012:orders"
+SNS = {"REGION": "eu-west-1"}
+
+
+def outbox_of(*, sns: dict[str, Any] | None = None, **given: Any) -> Any:
+    with override_settings(SALON_JOBS={"OUTBOX": given, "SNS": sns or {}}):
+        return settings.outbox
+
+
+def test_defaults_of_outbox() -> None:
+    outbox = outbox_of()
+    assert (outbox.poll_interval, outbox.retry_backoff) == (timedelta(seconds=5), timedelta(seconds=20))
+    assert (outbox.retry_count, outbox.throughput, outbox.fetch_limit) == (10, {"*": 3000}, 1000)
+    assert outbox.producer is None
+
+
+def test_rate_of_destination_service_or_all() -> None:
+    outbox = outbox_of(THROUGHPUT={"*": 7, "nats": None, "rn::nats:::slow": 1})
+    assert outbox.rate_of("rn::nats:::slow") == 1
+    assert outbox.rate_of("rn::nats:::orders") is None
+    assert outbox.rate_of(TOPIC) == 7
+
+
+@pytest.mark.parametrize("wrong", [0, ["nats"], "7"])
+def test_throughput_that_is_no_rate(wrong: Any) -> None:
+    message = r"\['THROUGHPUT'\] must be a whole number from 1 to 10000000, or None, or a dict of services"
+    with pytest.raises(ConfigurationError, match=message):
+        outbox_of(THROUGHPUT=wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"nats": 1, "SNS": 3001}, r"\['SNS'\]: the key must be .*lower case"),
+        ({"nats": 0}, r"\['nats'\] must be a whole number"),
+        ({5: 5}, r"\[5\]: the key must be"),
+        ({"orders": "many"}, r"\['orders'\] must be a whole number from 1 to 10000000, or None, not 'many'"),
+        ({"rn:nats": 5}, r"\['rn:nats'\]: the key must be"),
+    ],
+)
+def test_wrong_rate_is_named(wrong: Any, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"\['OUTBOX'\]\['THROUGHPUT'\]" + named):
+        outbox_of(THROUGHPUT=wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"THROUGHPUT": {"sns": 3001}}, r"\['THROUGHPUT'\]\['sns'\] must be at most 3000.* not 3001"),
+        ({"THROUGHPUT": {"sns": None}}, r"\['THROUGHPUT'\]\['sns'\] must be at most 3000.* not None"),
+        ({"THROUGHPUT": {"nats": None, TOPIC: 10_000}}, rf"\['THROUGHPUT'\]\['{TOPIC}'\] must be at most 3000"),
+        ({"THROUGHPUT": {"rn::sns:::a": None}}, r"\['THROUGHPUT'\]\['rn::sns:::a'\] must be at most 3000"),
+        ({"THROUGHPUT": 3001, "sns": SNS}, r"\['THROUGHPUT'\] is 3001.*write {'\*': 3001, 'sns': 3000}, or less"),
+        ({"THROUGHPUT": None, "sns": SNS}, r"\['THROUGHPUT'\] is None.*write {'\*': None, 'sns': 3000}, or less"),
+        # One topic has a rate; the others of SNS would have none.
+        ({"THROUGHPUT": {"*": None, TOPIC: 10}}, r"\['THROUGHPUT'\] is None"),
+    ],
+)
+def test_rate_above_limit_of_sns(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"SALON_JOBS\['OUTBOX'\]{named}"):
+        outbox_of(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "rates"),
+    [
+        ({}, (3000, 3000)),
+        ({"THROUGHPUT": 50, "sns": SNS}, (50, 50)),
+        ({"THROUGHPUT": None}, (None, 3000)),
+        ({"THROUGHPUT": 9000}, (9000, 3000)),
+        ({"THROUGHPUT": {"*": None, "sns": 3000}, "sns": SNS}, (None, 3000)),
+        ({"THROUGHPUT": {"*": None, "sns": 3000, TOPIC: 10}}, (None, 10)),
+        ({"THROUGHPUT": {"nats": None}, "sns": SNS}, (None, 3000)),
+    ],
+)
+def test_rates_beside_sns(given: dict[str, Any], rates: tuple[int | None, int]) -> None:
+    """Other services lift the rate, and SNS never has more."""
+    outbox = outbox_of(**given)
+    assert (outbox.rate_of("rn::nats:::orders"), outbox.rate_of(TOPIC)) == rates

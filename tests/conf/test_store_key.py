@@ -27,15 +27,15 @@ ONE = UUID("6f5b4f0c-9d47-4f2f-8f5a-7c119a4d2c0e")
         (models.TextField(), "text"),
     ],
 )
-def test_the_types_of_keys(field: models.Field[Any, Any], sql: str) -> None:
+def test_type_of_key(field: models.Field[Any, Any], sql: str) -> None:
     key = key_of(field)
     assert key is not None
     assert key.sql == sql
 
 
-@pytest.mark.parametrize("field", [models.DateField(), models.BinaryField(), models.DecimalField(), None])
-def test_other_fields_are_no_keys(field: Any) -> None:
-    assert key_of(field) is None
+def test_other_fields_are_no_keys() -> None:
+    for field in (models.DateField(), models.BinaryField(), models.DecimalField(), None):
+        assert key_of(field) is None
 
 
 def test_without_a_store_model_keys_are_uuids(settings: Any) -> None:
@@ -55,7 +55,7 @@ def test_without_a_store_model_keys_are_uuids(settings: Any) -> None:
         (TEXT, "München.example:80", "München.example:80"),
     ],
 )
-def test_a_key_is_read_from_what_it_is_or_its_text(key: StoreKey, given: object, parsed: object) -> None:
+def test_parse_key(key: StoreKey, given: object, parsed: object) -> None:
     assert key.parse(given) == parsed
     assert type(key.parse(given)) is key.type
 
@@ -68,17 +68,17 @@ def test_a_key_is_read_from_what_it_is_or_its_text(key: StoreKey, given: object,
         *((TEXT, value) for value in ("", "a b", "a,b", "it's", 'a"b', "a\\b", "a\n", "\x00", "x" * 101, 42, None)),
     ],
 )
-def test_what_is_no_key_is_refused(key: StoreKey, given: object) -> None:
+def test_wrong_key_is_refused(key: StoreKey, given: object) -> None:
     with pytest.raises(ValueError, match="must be"):
         key.parse(given)
 
 
 @pytest.mark.parametrize("key", [NUMBER, TEXT], ids=["number", "text"])
-def test_no_store_has_the_key_of_none(key: StoreKey) -> None:
+def test_no_store_has_key_of_none(key: StoreKey) -> None:
     with pytest.raises(ValueError, match="must be"):
         key.parse(key.none)
 
 
 @pytest.mark.parametrize("key", [UUID_KEY, NUMBER, TEXT], ids=["uuid", "number", "text"])
-def test_a_random_place_is_among_the_keys(key: StoreKey) -> None:
+def test_random_key_is_valid(key: StoreKey) -> None:
     assert all(key.parse(key.somewhere()) for _ in range(100))
