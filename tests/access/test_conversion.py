@@ -1,4 +1,4 @@
-"""Converts a live demo database from one database user to roles and back, by the commands, with rows and jobs in it."""
+"""Conversion of a live database from one database user to roles and back, by the commands, with rows and jobs."""
 
 from __future__ import annotations
 
@@ -71,9 +71,10 @@ def refused(*arguments: str, **variables: str) -> str:
     return result.stderr.splitlines()[-1]
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.usefixtures("migrated")
-def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Owned) -> None:
+def test_one_user_to_roles_and_back(fresh: str, owned: Owned) -> None:
     one_user, roles = owned(ONE_USER), environment(fresh)
     doctor, back = ("salon_jobs", "doctor", "--superuser", "--fail"), ("migrate", "salon", "0002", "-v", "0")
     # The last is what the project does by ROLES itself.
@@ -123,7 +124,7 @@ def convert(*arguments: str) -> str:
     return err.getvalue()
 
 
-def test_it_asks_and_says_whom_everything_goes_to(database: None, settings: Any, monkeypatch: Any) -> None:
+def test_convert_asks_before(database: None, settings: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("sys.stdin", StringIO())
     with pytest.raises(CommandError, match="nothing to convert: the database is what SALON_JOBS"):
         convert()
@@ -136,7 +137,7 @@ def test_it_asks_and_says_whom_everything_goes_to(database: None, settings: Any,
     assert seen("SELECT relowner::regrole::text FROM pg_class WHERE relname = 'salon_jobs_job'") == [("migrator",)]
 
 
-def test_a_missing_password_is_named_before_anything_changes(database: None, settings: Any, superuser: Any) -> None:
+def test_missing_password_changes_nothing(database: None, settings: Any, superuser: Any) -> None:
     superuser.execute("ALTER TABLE salon_jobs_job OWNER TO postgres")
     settings.SALON_JOBS = {**settings.SALON_JOBS, "ROLE_PASSWORDS": {}}
     with pytest.raises(CommandError, match="the password of a role is missing; set MIGRATOR_PASSWORD"):

@@ -1,29 +1,34 @@
-"""Breaks the real database by hand: the doctor names each drift, its statements fix it, and nothing is left."""
+"""The real database, broken by hand: the doctor names each drift, its statements fix it, and nothing is left."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 import psycopg
 import pytest
 
+from project.local.postgres import EmbeddedPostgres
 from project.salon.models import Store
 from salon_jobs.access import StoreIsolation
 from salon_jobs.access.doctor import declaration
-from salon_jobs.access.doctor.catalogue import Drift
+from salon_jobs.access.doctor.catalogue import Catalogue, Drift
+from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.doctor.examination import examine
 from salon_jobs.access.doctor.examination import fix as fix_all
 from salon_jobs.access.doctor.expressions import normal_form
+from salon_jobs.access.doctor.session_settings import compare_settings, find_refused
 from salon_jobs.access.operations.access import declarations
 from salon_jobs.access.policies import user_condition
 from salon_jobs.conf.store_key import store_key
-from tests.settings import TEST_DATABASE
+from tests.settings import TEST_DATABASE, url_for
 from tests.support import new_store_id
 
+# They alter roles, which all databases of the server share, in transactions that are rolled back.
+pytestmark = pytest.mark.xdist_group("roles")
 Superuser = psycopg.Connection[Any]
 JOB = 'table "public"."salon_jobs_job"'
 Case: TypeAlias = tuple[str, str, str, str]
@@ -73,7 +78,7 @@ def is_named(case: Case, drift: Drift) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_drift_of_a_kind_is_named_and_its_statements_fix_it(trial: Superuser, kind: str) -> None:
+def test_drifts_of_kind_are_named_and_fixed(trial: Superuser, kind: str) -> None:
     waiting = [case for case in cases() if case[1] == kind]
     if trial.info.server_version < 160000:  # the option came with 16
         waiting = [case for case in waiting if "WITH INHERIT" not in case[0]]
@@ -92,12 +97,12 @@ def test_each_drift_of_a_kind_is_named_and_its_statements_fix_it(trial: Superuse
         waiting = [case for case in waiting if case not in seen]
 
 
-def test_a_database_that_was_bootstrapped_and_migrated_is_as_declared(trial: Superuser) -> None:
+def test_migrated_database_is_as_declared(trial: Superuser) -> None:
     examination = examine(trial, using="default")
     assert (examination.drifts, examination.not_checked) == ((), ())
 
 
-def test_who_reaches_an_owner_through_other_roles_is_found(trial: Superuser) -> None:
+def test_membership_through_other_roles(trial: Superuser) -> None:
     trial.execute("CREATE ROLE a_team; GRANT worker_fanout_owner TO a_team; GRANT a_team TO app")
     drifts = find_drifts(trial)
     assert {(each.where, each.found.split(",")[0]) for each in drifts} == {
@@ -108,7 +113,7 @@ def test_who_reaches_an_owner_through_other_roles_is_found(trial: Superuser) -> 
 
 
 @pytest.mark.parametrize("granted", ["pg_read_server_files", "a_team"])
-def test_the_hint_says_what_a_predefined_role_gives_also_through_other_roles(trial: Superuser, granted: str) -> None:
+def test_hint_of_predefined_role(trial: Superuser, granted: str) -> None:
     trial.execute(f"CREATE ROLE a_team; GRANT pg_read_server_files TO a_team; GRANT {granted} TO app".encode())
     (drift,) = find_drifts(trial)
     assert (drift.kind, drift.where) == ("membership", "role app")
@@ -116,13 +121,13 @@ def test_the_hint_says_what_a_predefined_role_gives_also_through_other_roles(tri
     assert drift.hint.endswith("(through pg_read_server_files)") is (granted == "a_team")
 
 
-def test_a_stored_search_path_is_fixed_by_a_person_alone(trial: Superuser) -> None:
+def test_stored_search_path_is_left_to_person(trial: Superuser) -> None:
     trial.execute("ALTER ROLE app SET search_path = other; ALTER ROLE app SET row_security = off")
     fix_all(trial, using="default")
     assert [(each.where, each.found) for each in find_drifts(trial)] == [("role app", "search_path = other")]
 
 
-def test_another_name_of_the_stores_setting_is_a_drift_of_what_reads_it(trial: Superuser, settings: Any) -> None:
+def test_renamed_store_setting(trial: Superuser, settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_GUC": "app.renamed"}
     drifts = find_drifts(trial)
     assert {each.kind for each in drifts} == {"policy", "function"}
@@ -132,15 +137,13 @@ def test_another_name_of_the_stores_setting_is_a_drift_of_what_reads_it(trial: S
     fix(trial, *drifts)
 
 
-def test_a_missing_role_is_named_with_the_command_that_creates_it(trial: Superuser) -> None:
+def test_missing_role(trial: Superuser) -> None:
     trial.execute("ALTER ROLE jobs_operator RENAME TO somebody_else")
-    missing = [each for each in find_drifts(trial) if each.kind == "role"]
-    assert [(each.where, each.hint) for each in missing] == [
-        ("role jobs_operator", "run python manage.py bootstrap_roles")
-    ]
+    missing = [(each.where, each.hint) for each in find_drifts(trial) if each.kind == "role"]
+    assert missing == [("role jobs_operator", "run python manage.py bootstrap_roles")]
 
 
-def test_an_undeclared_table_is_a_persons_decision(trial: Superuser) -> None:
+def test_undeclared_table_is_left_to_person(trial: Superuser) -> None:
     trial.execute("SET LOCAL ROLE migrator; CREATE TABLE noted (id int); RESET ROLE")
     (drift,) = find_drifts(trial)
     assert (drift.kind, drift.where, drift.needs_decision) == ("undeclared table", 'table "public"."noted"', True)
@@ -150,9 +153,8 @@ def test_an_undeclared_table_is_a_persons_decision(trial: Superuser) -> None:
     fix(trial, drift)
 
 
-def test_tables_of_django_are_no_drift_while_nobody_has_more_than_the_default_privileges(
-    trial: Superuser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_of_django(trial: Superuser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no drift while nobody has more than the default privileges."""
     constraints = {
         model: constraint
         for model, constraint in declarations().items()
@@ -170,7 +172,7 @@ def test_tables_of_django_are_no_drift_while_nobody_has_more_than_the_default_pr
     }
 
 
-def test_rows_that_refer_to_nothing_are_found_by_who_sees_them(trial: Superuser) -> None:
+def test_orphaned_rows(trial: Superuser) -> None:
     store, nobody = new_store_id(), uuid4()
     trial.execute("INSERT INTO store (id, name) VALUES (%s, 's')", [store])
     trial.execute("SET LOCAL session_replication_role = replica")
@@ -185,7 +187,7 @@ def test_rows_that_refer_to_nothing_are_found_by_who_sees_them(trial: Superuser)
     assert nobody in row
 
 
-def test_a_view_of_the_migrators_over_jobs_shows_those_of_all_stores(trial: Superuser) -> None:
+def test_views_of_migrator_over_jobs(trial: Superuser) -> None:
     trial.execute(
         "SET LOCAL ROLE migrator; CREATE VIEW waiting AS SELECT task, store_id, payload FROM salon_jobs_job;"
         "CREATE VIEW waiting_tasks AS SELECT task FROM waiting; CREATE VIEW customers AS SELECT * FROM customer;"
@@ -200,9 +202,7 @@ def test_a_view_of_the_migrators_over_jobs_shows_those_of_all_stores(trial: Supe
     fix(trial, *drifts)
 
 
-def test_the_names_of_stores_for_the_operator_are_compared_like_everything(
-    trial: Superuser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_of_stores_for_operator(trial: Superuser, monkeypatch: pytest.MonkeyPatch) -> None:
     [constraint] = [each for each in Store._meta.constraints if isinstance(each, StoreIsolation)]
     monkeypatch.setattr(constraint, "names", ("name",))
     drifts = find_drifts(trial)
@@ -217,7 +217,7 @@ def test_the_names_of_stores_for_the_operator_are_compared_like_everything(
     fix(trial, *drifts)
 
 
-def test_a_membership_policy_is_the_same_whatever_the_users_key_is(trial: Superuser) -> None:
+def test_membership_policy_of_any_user_key(trial: Superuser) -> None:
     for number, kind in enumerate(("integer", "bigint", "uuid", "text", "varchar(254)", "varchar", "numeric(10, 2)")):
         table, condition = f"keyed_{number}", user_condition("user", kind)
         trial.execute(f'CREATE TABLE {table} ("user" {kind})'.encode())
@@ -248,7 +248,7 @@ OF_USER = (
     ],
     ids=["gone", "without the store", "checked at once", "that deletes nothing"],
 )
-def test_a_declared_key_that_is_gone_or_another_is_added_and_validated(
+def test_wrong_foreign_key_is_replaced_and_validated(
     trial: Superuser, declared: tuple[str, str, str], other: str | None
 ) -> None:
     table, name, wanted = declared
@@ -261,3 +261,74 @@ def test_a_declared_key_that_is_gone_or_another_is_added_and_validated(
     assert find_drifts(trial) == []
     [(shown,)] = trial.execute("SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = %s", [name])
     assert shown == wanted
+
+
+# What no session may start with, wherever it can get it from
+
+REFUSED: Final = {
+    "app.current_store_id": "00000000-0000-0000-0000-000000000001",
+    "app.current_user_id": "1",
+    "pgtrigger.ignore": "{public.salon_jobs_job:x}",
+    "row_security": "off",
+    "salon_jobs.no_store": "x",
+    "session_replication_role": "replica",
+    "standard_conforming_strings": "off",
+}
+OTHERS: Final = {"default_transaction_read_only": "on", "search_path": "elsewhere"}
+# What is a drift only where it is stored.
+STORED: Final = {
+    "role": "migrator",
+    "session_authorization": "migrator",
+    "local_preload_libraries": "auto_explain",
+    "session_preload_libraries": "auto_explain",
+    "dynamic_library_path": "/tmp",
+}
+
+
+def test_configuration_of_server() -> None:
+    with (
+        EmbeddedPostgres(fsync=False, options=REFUSED | OTHERS) as server,
+        psycopg.connect(server.url, autocommit=True) as connection,
+    ):
+        catalogue = Catalogue(connection, using="default")
+        nothing = Declaration(roles=None, named=(), owner="nobody", tables=())
+        drifts = list(compare_settings(catalogue, nothing))
+        assert {each.expected.removeprefix("no ") for each in drifts} == {*REFUSED, *OTHERS}
+        assert {each.where for each in drifts} == {"server"}
+        assert [text.partition(" = ")[0] for text in find_refused(catalogue)] == sorted(REFUSED)
+
+
+def drifts_of(connection: Superuser) -> set[tuple[str, str]]:
+    return {(each.where, each.found) for each in examine(connection, using="default", with_orphans=False).drifts}
+
+
+def test_stored_settings_are_found_and_removed(trial: Superuser) -> None:
+    scopes = ("ROLE ALL", "ROLE app", f"DATABASE {TEST_DATABASE}", f"ROLE app IN DATABASE {TEST_DATABASE}")
+    dangerous = [(whose, *each) for whose in scopes for each in (REFUSED | OTHERS | STORED).items()]
+    for whose, name, value in dangerous:
+        trial.execute(f"ALTER {whose} SET {name} = '{value}'".encode())
+    assert drifts_of(trial) == {(whose.lower(), f"{name} = {value}") for whose, name, value in dangerous}
+    for each in examine(trial, using="default", with_orphans=False).drifts:
+        trial.execute(each.fix[0].encode())
+    assert drifts_of(trial) == set()
+
+
+def test_harmless_values_are_no_drift(trial: Superuser) -> None:
+    for role, setting in (
+        ("app", "row_security = on"),
+        ("worker_runtime", "row_security = 'true'"),
+        ("jobs_operator", "row_security = 1"),
+        ("app", "default_transaction_read_only = NO"),
+        ("app", "session_replication_role = 'ORIGIN'"),
+    ):
+        trial.execute(f"ALTER ROLE {role} SET {setting}".encode())
+    assert drifts_of(trial) == set()
+
+
+def test_options_of_connection(database: None) -> None:
+    given = {name: value for name, value in REFUSED.items() if name != "session_replication_role"}
+    options = " ".join(f"-c {name}={value}" for name, value in given.items())
+    with psycopg.connect(url_for("app", TEST_DATABASE), options=options, autocommit=True) as connection:
+        assert {found for _, found in drifts_of(connection)} == {f"{name} = {value}" for name, value in given.items()}
+        refused = find_refused(Catalogue(connection, using="default"))
+        assert [text.partition(" = ")[0] for text in refused] == sorted(given)

@@ -1,4 +1,4 @@
-"""Bootstraps, migrates, examines and converts as an administrator who is no superuser, on a server of its own."""
+"""Bootstrap, migration, doctor and conversion by an administrator who is no superuser, on a server of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from tests.interpreter import ROOT, manage, run_command, succeed
 from tests.migrations.operations import succeed_together
 from tests.settings import PASSWORD, url_for
 from tests.support import new_store_id
+from tests.waiting import LIMIT_S
 
+pytestmark = pytest.mark.process
 OWNERS = "invitation_cleanup_owner, worker_fanout_owner"
 DOCTOR = ("salon_jobs", "doctor", "--superuser", "--fail")
 LOGINS = {"app", "jobs_operator", "migrator", "worker_runtime"}
@@ -69,7 +71,7 @@ def server() -> Iterator[Managed]:
         ("CREATEROLE", "logs in as other: database postgres belongs to postgres: connect as its owner, or run: ALTER"),
     ],
 )
-def test_who_may_not_bootstrap_is_told_why(server: Managed, option: str, words: str) -> None:
+def test_role_that_cannot_bootstrap(server: Managed, option: str, words: str) -> None:
     server.run(f"CREATE ROLE other LOGIN {option} PASSWORD '{PASSWORD}'")
     assert conf.roles is not None
     with pytest.raises(ConfigurationError, match=words):
@@ -86,7 +88,7 @@ def managed(server: Managed) -> Managed:
     return server
 
 
-def test_nothing_differs_and_nobody_bypasses_policies(managed: Managed) -> None:
+def test_no_drift_and_nobody_bypasses_policies(managed: Managed) -> None:
     done = manage(*DOCTOR, **managed.environment())
     assert (done.returncode, done.stdout) == (0, "salon, as admin: no drift\n"), done.stdout
     assert f"without BYPASSRLS, so that policies show them all rows: {OWNERS}\n" in done.stderr
@@ -97,16 +99,14 @@ def test_nothing_differs_and_nobody_bypasses_policies(managed: Managed) -> None:
             managed.run(f"SET ROLE {role}", "admin")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         managed.run("SELECT FROM public.customer", "admin")
-    before = managed.run("SELECT * FROM pg_roles ORDER BY oid"), managed.run("SELECT m::text FROM pg_auth_members m")
+    roles = "SELECT r::text FROM pg_roles r UNION ALL SELECT m::text FROM pg_auth_members m ORDER BY 1"
+    before = managed.run(roles)
     assert conf.roles is not None
     assert bootstrap(managed.url("admin"), roles=conf.roles, passwords=conf.role_passwords).changed == {}
-    assert before == (
-        managed.run("SELECT * FROM pg_roles ORDER BY oid"),
-        managed.run("SELECT m::text FROM pg_auth_members m"),
-    )
+    assert managed.run(roles) == before
 
 
-def test_only_the_owners_functions_reach_all_stores(managed: Managed) -> None:
+def test_only_functions_of_owners_reach_all_stores(managed: Managed) -> None:
     stores = sorted(new_store_id() for _ in range(3))
     for store in stores:
         managed.run(f"INSERT INTO store (id, name) VALUES ('{store}', 'Salon')")
@@ -122,11 +122,10 @@ def test_only_the_owners_functions_reach_all_stores(managed: Managed) -> None:
             assert connection.execute("SELECT id FROM store").fetchall() == [(stores[0],)], role
             assert connection.execute("SELECT count(*) FROM operator_invitation").fetchall() == [(2,)], role
             assert connection.execute("UPDATE store SET name = 'x'").rowcount == 1, role
-    assert managed.run("SELECT store_id FROM list_store_ids_for_fan_out()", "worker_runtime") == [
-        (store,) for store in stores
-    ]
+    listing = "SELECT store_id FROM list_store_ids_for_fan_out()"
+    assert managed.run(listing, "worker_runtime") == [(store,) for store in stores]
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        managed.run("SELECT list_store_ids_for_fan_out()", "app")
+        managed.run(listing, "app")
     assert managed.run("SELECT delete_expired_operator_invitations(now())", "worker_runtime") == [(3,)]
     for owner, refused in (
         ("worker_fanout_owner", "SELECT name FROM store"),
@@ -139,7 +138,7 @@ def test_only_the_owners_functions_reach_all_stores(managed: Managed) -> None:
     managed.run("DELETE FROM operator_invitation; DELETE FROM store")
 
 
-def test_the_administrator_fixes_what_somebody_changed(managed: Managed) -> None:
+def test_administrator_fixes_drifts(managed: Managed) -> None:
     managed.run(
         "DROP POLICY salon_jobs_fan_out ON store; DROP POLICY salon_jobs_owners ON customer;"
         "ALTER TABLE customer NO FORCE ROW LEVEL SECURITY; GRANT SELECT ON salon_jobs_process TO app;"
@@ -183,7 +182,7 @@ def test_psql_bootstraps_likewise(managed: Managed) -> None:
         env={**os.environ, **passwords, "JOBS_OPERATOR_PASSWORD": "another"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -196,7 +195,7 @@ def test_psql_bootstraps_likewise(managed: Managed) -> None:
     managed.run("DROP DATABASE second", database="postgres")
 
 
-def test_the_owner_dumps_all_rows_once_nothing_is_forced_on_it(managed: Managed) -> None:
+def test_owner_dumps_rows_without_forced_policies(managed: Managed) -> None:
     page = (ROOT / "docs" / "how-to" / "managed-postgresql.md").read_text(encoding="utf-8")
     [suspend] = re.findall(r"^```sql\n(.+?)^```", page, re.DOTALL | re.MULTILINE)
     managed.run(f"INSERT INTO store (id, name) VALUES ('{new_store_id()}', 'Everybody''s')")
@@ -216,7 +215,7 @@ def test_the_owner_dumps_all_rows_once_nothing_is_forced_on_it(managed: Managed)
 
 
 @pytest.mark.slow
-def test_one_user_becomes_roles_and_roles_become_one_user(managed: Managed) -> None:
+def test_one_user_to_roles_and_back(managed: Managed) -> None:
     managed.run(f"CREATE ROLE shop LOGIN PASSWORD '{PASSWORD}'", "admin", "postgres")
     managed.run("CREATE DATABASE shop", "admin", "postgres")
     managed.run("ALTER SCHEMA public OWNER TO shop", database="shop")
@@ -237,7 +236,7 @@ def test_one_user_becomes_roles_and_roles_become_one_user(managed: Managed) -> N
     managed.run("DROP DATABASE shop WITH (FORCE)", database="postgres")
 
 
-def test_what_may_bypass_policies_is_used_and_then_they_are_too_much(managed: Managed) -> None:
+def test_administrator_that_bypasses_policies(managed: Managed) -> None:
     managed.run("ALTER ROLE admin BYPASSRLS")
     output = succeed("bootstrap_roles", **managed.environment())
     if managed.run("SHOW server_version_num") < [("160000",)]:

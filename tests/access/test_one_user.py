@@ -1,4 +1,4 @@
-"""Looks at a database with one user, who must be held to row-level security as roles are."""
+"""A database with one user, who must be held to row-level security as roles are."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 
 from tests.interpreter import succeed
 from tests.settings import url_for
+
+pytestmark = pytest.mark.process
 
 
 class OneUser:
@@ -40,7 +42,7 @@ def one_user(fresh: str, owned: Callable[[str], dict[str, str]]) -> Iterator[One
 
 
 @pytest.mark.slow
-def test_what_frees_the_one_user_from_row_level_security_is_named_and_fixed(one_user: OneUser) -> None:
+def test_freedom_from_policies_is_fixed(one_user: OneUser) -> None:
     user = one_user.name
     assert one_user.drifts() == []
     team, program = f"{user}_team", "pg_execute_server_program"
@@ -67,7 +69,7 @@ def test_what_frees_the_one_user_from_row_level_security_is_named_and_fixed(one_
         one_user.execute(f"DROP ROLE {team}")
 
 
-def test_other_holes_are_those_of_a_database_with_roles(one_user: OneUser) -> None:
+def test_other_drifts_of_one_user(one_user: OneUser) -> None:
     one_user.execute(
         "CREATE FUNCTION peek_at(text) RETURNS boolean LANGUAGE plpgsql LEAKPROOF AS 'BEGIN RETURN true; END'",
         "CREATE RULE kept AS ON DELETE TO customer DO INSTEAD NOTHING",

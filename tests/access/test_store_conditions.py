@@ -1,4 +1,4 @@
-"""Policies of stores' tables for each type of key: what they show, when they fail, and by which index."""
+"""Conditions of policies: what they show for each type of key, when they fail, by which index, and how they compare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from salon_jobs.access.doctor.expressions import normal_form
 from salon_jobs.access.objects import Policy
 from salon_jobs.access.policies import DEMAND_GUC, NO_STORE, guarded_condition, store_condition
 from salon_jobs.conf import settings as conf
-from salon_jobs.conf.store_key import StoreKey, key_of
+from salon_jobs.conf.store_key import StoreKey, key_of, store_key
 from tests.settings import url_for
 from tests.support import plan_nodes
 
@@ -74,7 +74,7 @@ def protect(superuser: psycopg.Connection[Any], kind: str, condition: str) -> No
         superuser.execute(statement.encode())
 
 
-def test_of_a_role_that_migrates_a_missing_store_is_an_error(read: Read, key: StoreKey) -> None:
+def test_missing_store_of_migrator_is_error(read: Read, key: StoreKey) -> None:
     condition = guarded_condition("store_id", roles=conf.roles)
     for nothing in ({}, {"store": ""}):
         with pytest.raises(InvalidTextRepresentation, match=NO_STORE):
@@ -83,7 +83,7 @@ def test_of_a_role_that_migrates_a_missing_store_is_an_error(read: Read, key: St
         assert read(condition, store=str(store)) == [store]
 
 
-def test_of_the_one_user_it_is_one_only_while_migrations_run(read: Read, key: StoreKey) -> None:
+def test_missing_store_of_one_user(read: Read, key: StoreKey) -> None:
     condition = guarded_condition("store_id", roles=None)
     for nothing in ({}, {"store": ""}, {"demand": ""}, {"store": "", "demand": ""}):
         assert read(condition, **nothing) == []
@@ -94,16 +94,14 @@ def test_of_the_one_user_it_is_one_only_while_migrations_run(read: Read, key: St
         assert read(condition, store=str(store)) == read(condition, store=str(store), demand=NO_STORE) == [store]
 
 
-def test_of_others_no_store_shows_nothing(read: Read, key: StoreKey) -> None:
+def test_missing_store_of_others(read: Read, key: StoreKey) -> None:
     condition = store_condition("store_id")
     assert read(condition) == read(condition, store="") == []
     for store in STORES[key.sql]:
         assert read(condition, store=str(store)) == [store]
 
 
-def test_the_server_shows_each_condition_so_that_the_doctor_knows_it(
-    superuser: psycopg.Connection[Any], key: StoreKey
-) -> None:
+def test_doctor_knows_condition_as_server_shows_it(superuser: psycopg.Connection[Any], key: StoreKey) -> None:
     for condition in (
         store_condition("store_id"),
         guarded_condition("store_id", roles=conf.roles),
@@ -114,16 +112,13 @@ def test_the_server_shows_each_condition_so_that_the_doctor_knows_it(
             "SELECT pg_get_expr(polqual, polrelid) FROM pg_policy WHERE polrelid = 'owned'::regclass"
         )
         [(text,)] = shown.fetchall()
-        declared, found = (Policy(name="p", command="ALL", using=each).text for each in (condition, text))
-        assert normal_form(declared) == normal_form(found)
+        assert policy(condition) == policy(text)
         superuser.rollback()
 
 
 @pytest.mark.parametrize("kind", ["smallint", "integer", "bigint"])
 @pytest.mark.parametrize("key", ["bigint"], indirect=True)
-def test_numbers_of_all_sizes_are_found_by_their_index(
-    superuser: psycopg.Connection[Any], key: StoreKey, kind: str
-) -> None:
+def test_numbers_are_found_by_index(superuser: psycopg.Connection[Any], key: StoreKey, kind: str) -> None:
     protect(superuser, kind, store_condition("store_id"))
     superuser.execute("INSERT INTO owned SELECT n % 5000 FROM generate_series(1, 20000) AS n")
     superuser.execute("CREATE INDEX ON owned (store_id)")
@@ -136,3 +131,88 @@ def test_numbers_of_all_sizes_are_found_by_their_index(
         [scan] = [node for node in plan_nodes(plan) if node.get("Relation Name") == "owned"]
         assert (scan["Actual Rows"], "Filter" in scan) == (4, False)
         assert "store_id" in scan.get("Index Cond", scan.get("Recheck Cond", ""))
+
+
+# A condition is the same however the server writes it, and another one when it says anything else
+
+OWN = store_condition("store_id")
+RESTING = f"{OWN} AND state IN ('queued', 'failed')"
+# As PostgreSQL 15 to 18 show it.
+SETTING = "NULLIF(current_setting('app.current_store_id'::text, true), ''::text)"
+SHOWN = f'(store_id = ( SELECT ({SETTING})::{store_key().sql} AS "nullif"))'
+
+
+def policy(condition: str | None) -> str:
+    return normal_form(Policy(name="p", command="ALL", using=condition, check=condition).text)
+
+
+STATES = "((state)::text = ANY ((ARRAY['queued'::character varying, 'failed'::character varying])::text[]))"
+
+
+@pytest.mark.parametrize(
+    ("declared", "shown"),
+    [
+        ("true", "true"),
+        (None, None),
+        (OWN, SHOWN),
+        (OWN, SHOWN.replace(' AS "nullif"', "")),
+        (RESTING, f"({SHOWN} AND {STATES})"),
+        (store_condition("Shop Id"), SHOWN.replace("store_id =", '"Shop Id" =')),
+        ("state IN ('queued')", "((state)::text = 'queued'::text)"),
+        ("a = b AND c = true AND d", "((a = b) AND (c = true) AND d)"),
+        (
+            "a IS NULL OR a > 0.0 AND a <= 10",
+            "((a IS NULL) OR ((a > (0.0)::double precision) AND (a <= (10)::numeric)))",
+        ),
+        ("NOT a OR b OR c", "((NOT a) OR (b OR c))"),
+        ("a BETWEEN 1 AND 2 AND b", "((a >= 1) AND (a <= 2) AND b)"),
+        ("NOT (a = 'x' OR b != 1)", "(NOT (((a)::text = 'x'::text) OR (b <> 1)))"),
+        ("a || b || c = d", "(((a || b) || c) = d)"),
+        ("a > '2020-01-02 00:00:00+00:00'::timestamptz", "(a > '2020-01-02 00:00:00+00'::timestamp with time zone)"),
+        (f"a = '{UUID(int=1).hex}'::uuid", f"(a = '{UUID(int=1)}'::uuid)"),
+    ],
+)
+def test_same_condition(declared: str | None, shown: str | None) -> None:
+    assert policy(declared) == policy(shown)
+
+
+@pytest.mark.parametrize(
+    ("declared", "shown"),
+    [
+        (OWN, None),
+        (None, "true"),
+        (OWN, "true"),
+        (OWN, SHOWN.replace("store_id =", "id =")),
+        (OWN, SHOWN.replace("store_id =", "store_id <>")),
+        (OWN, SHOWN.replace("app.current_store_id", "app.current_store")),
+        (OWN, SHOWN.replace(f"::{store_key().sql}", "::name")),
+        (OWN, SHOWN.replace("current_setting", "public.current_setting")),
+        (OWN, SHOWN.replace("true", "false")),
+        (OWN, SHOWN.replace("( SELECT ", "(").replace(' AS "nullif"', "")),
+        (OWN, SHOWN.replace('AS "nullif"', 'AS "nullif" FROM store')),
+        (OWN, f"({SHOWN} OR true)"),
+        (OWN, f"(NOT {SHOWN})"),
+        (OWN, f"({SHOWN} OR (current_user ~~ 'app%'::text))"),
+        (RESTING, SHOWN),
+        (RESTING, f"({SHOWN} OR {STATES})"),
+        (RESTING, f"({SHOWN} AND {STATES.replace('failed', 'running')})"),
+        (RESTING, f"({SHOWN} AND (NOT {STATES}))"),
+        (RESTING, f"({SHOWN} AND {STATES} AND NULL)"),
+        (RESTING, f"({SHOWN} AND ((upper(state))::text = ANY ('{{queued,failed}}'::text[])))"),
+        (OWN, SHOWN.replace("( SELECT", "( SELECT DISTINCT")),
+        (OWN, SHOWN.replace("''::text", "'x'::text")),
+        ("a = upper(b)", "(a = (b))"),
+        ("a IS NULL OR a > 0 AND a <= 10", "(((a IS NULL) OR (a > 0)) AND (a <= 10))"),
+        ("NOT (a OR b)", "((NOT a) OR b)"),
+        ("a - (b - c) = d", "(((a - b) - c) = d)"),
+        ("(a = b) = c", "(a = (b = c))"),
+        ("a = b", "(a OPERATOR(elsewhere.=) b)"),
+        ("a > 1", "(a >= 1)"),
+        ("a = 'x'", "(a = 'X'::text)"),
+        ("a = 'x'", "(a = x)"),
+        ("a = true", "(a = 'true'::text)"),
+        ("a = ''", "(a = 'it''s'::text)"),
+    ],
+)
+def test_other_condition(declared: str | None, shown: str | None) -> None:
+    assert policy(declared) != policy(shown)

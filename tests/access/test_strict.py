@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -20,17 +19,11 @@ from tests.support import change
 
 
 @pytest.fixture
-def customer(stores: list[UUID], settings: Any) -> Iterator[UUID]:
-    """Write a customer of the first store, and connect anew, as the web role, in strict mode."""
+def customer(stores: list[UUID], web_role: None, settings: Any) -> UUID:
+    """Write a customer of the first store, and be the web role, in strict mode."""
     settings.SALON_JOBS = {**settings.SALON_JOBS, "STRICT": True}
     change("INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'Aiko', '')", uuid4(), stores[0])
-    worker = connections["default"]
-    connections.settings["default"] = connections.settings["web"]
-    del connections["default"]
-    yield stores[0]
-    connections["default"].close()
-    connections.settings["default"] = worker.settings_dict
-    connections["default"] = worker
+    return stores[0]
 
 
 def names() -> list[str]:
@@ -54,7 +47,7 @@ def names() -> list[str]:
         lambda: list(Customer.objects.filter(models.Exists(Store.objects.filter(id=models.OuterRef("store_id"))))),
     ],
 )
-def test_a_statement_outside_a_store_is_an_error_that_says_what_to_do(customer: UUID, query: Any) -> None:
+def test_statement_outside_store_is_error(customer: UUID, query: Any) -> None:
     with pytest.raises(TenantContextError, match=r"no row of (customer|store|membership|CUSTOMER): run it in tenant_"):
         query()
     with tenant_context(customer):
@@ -63,7 +56,7 @@ def test_a_statement_outside_a_store_is_an_error_that_says_what_to_do(customer: 
         query()
 
 
-def test_what_touches_no_table_of_stores_goes_on(customer: UUID) -> None:
+def test_statement_without_tables_of_stores(customer: UUID) -> None:
     with connection.cursor() as cursor:
         for statement in ("SELECT 1 AS customer", "SELECT 'from customer_of', 'x' FROM django_migrations"):
             cursor.execute(statement)
@@ -71,7 +64,7 @@ def test_what_touches_no_table_of_stores_goes_on(customer: UUID) -> None:
             cursor.execute("CREATE VIEW everybody AS SELECT * FROM customer")
 
 
-def test_between_the_transactions_of_a_context_without_one_there_is_no_store(customer: UUID) -> None:
+def test_between_transactions_there_is_no_store(customer: UUID) -> None:
     with tenant_context(customer, atomic=False):
         with pytest.raises(TenantContextError, match="no store is set"):
             names()
@@ -81,7 +74,7 @@ def test_between_the_transactions_of_a_context_without_one_there_is_no_store(cus
         assert names() == ["Aiko"]
 
 
-def test_no_statement_is_added_and_the_transaction_goes_on(customer: UUID, django_assert_num_queries: Any) -> None:
+def test_transaction_goes_on_after_error(customer: UUID, django_assert_num_queries: Any) -> None:
     with transaction.atomic(), django_assert_num_queries(2):
         with pytest.raises(TenantContextError):
             names()
@@ -89,14 +82,14 @@ def test_no_statement_is_added_and_the_transaction_goes_on(customer: UUID, djang
             cursor.execute("SELECT 1")
 
 
-def test_no_rows_may_be_what_is_wanted(customer: UUID) -> None:
+def test_expect_no_rows(customer: UUID) -> None:
     with expect_no_rows():
         assert names() == []
     with pytest.raises(TenantContextError):
         names()
 
 
-def test_a_superuser_sees_all_rows_and_is_not_refused(customer: UUID) -> None:
+def test_superuser_is_not_refused(customer: UUID) -> None:
     connections["default"].close()
     connections["default"].settings_dict = connections.settings["owner"]
     assert names() == ["Aiko"]
@@ -116,7 +109,7 @@ def test_a_superuser_sees_all_rows_and_is_not_refused(customer: UUID) -> None:
         (True, True, False, False),
     ],
 )
-def test_it_applies_to_debug_and_tests_unless_set(
+def test_strict_by_default_in_debug_and_tests(
     customer: UUID,
     settings: Any,
     monkeypatch: pytest.MonkeyPatch,

@@ -53,7 +53,7 @@ def support(superuser: Superuser, stores: list[UUID], settings: Any) -> Iterator
     superuser.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
 
 
-def test_it_reads_the_rows_of_all_stores_and_changes_nothing(superuser: Superuser, support: str) -> None:
+def test_support_reads_all_stores_and_changes_nothing(superuser: Superuser, support: str) -> None:
     assert examine(superuser, using="default").drifts == ()
     with psycopg.connect(url_for(support), autocommit=True) as connection:
         for store in ("", "(SELECT min(id::text) FROM store)"):
@@ -80,7 +80,7 @@ def test_it_reads_the_rows_of_all_stores_and_changes_nothing(superuser: Superuse
         assert connection.execute("SELECT FROM customer").fetchall() == []
 
 
-def test_its_rights_are_compared_like_those_of_any_role(superuser: Superuser, support: str) -> None:
+def test_drifts_of_rights_of_support(superuser: Superuser, support: str) -> None:
     superuser.execute(f"GRANT UPDATE ON customer TO {support}; ALTER ROLE {support} BYPASSRLS".encode())
     superuser.execute("DROP POLICY salon_jobs_support ON store")
     assert {(drift.kind, drift.where) for drift in fix(superuser, using="default")} == {
@@ -90,7 +90,7 @@ def test_its_rights_are_compared_like_those_of_any_role(superuser: Superuser, su
     }
 
 
-def test_an_admin_site_lists_all_stores_by_it(support: str) -> None:
+def test_admin_site_of_all_stores(support: str) -> None:
     guide = blocks(read(ROOT / "docs" / "how-to" / "staff-across-stores.md"))
     page: dict[str, Any] = {}
     exec(next(block.text for block in guide if block.action == "all stores"), page)
