@@ -10,19 +10,14 @@ import pytest
 
 from salon_jobs.tenancy import reset_store
 from tests.tenancy.probe import pool_alias
-from tests.tenancy.web import pooled, two, web_role
+from tests.tenancy.session_state import function_and_right, jobs
+from tests.tenancy.web import kept, pooled, two, web_role
 
-__all__ = ["pooled", "two", "web_role"]
+__all__ = ["function_and_right", "jobs", "kept", "pooled", "two", "web_role"]
 
 
 @pytest.fixture
 def pool(stores: list[UUID], request: pytest.FixtureRequest) -> Iterator[Any]:
     """Provide an alias with a pool of one connection, as the web role or as the role of the alias asked for."""
     with pool_alias(getattr(request, "param", "web"), reset=reset_store) as wrapper:
-        yield wrapper
-
-
-@pytest.fixture
-def pool_without_reset(stores: list[UUID]) -> Iterator[Any]:
-    with pool_alias("default") as wrapper:
         yield wrapper

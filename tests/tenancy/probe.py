@@ -18,6 +18,7 @@ from project.salon.models import Store
 from salon_jobs import tenant_context
 from salon_jobs.tenancy.context import TenantContext
 from tests.support import elsewhere
+from tests.waiting import LIMIT_S
 
 POOLED = "pooled"
 T = TypeVar("T")
@@ -33,6 +34,14 @@ def execute(*statements: str, using: str = "default") -> None:
     with connections[using].cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
+
+
+def fail(error: type[Exception] = ZeroDivisionError) -> None:
+    raise error
+
+
+def fail_in_database(using: str = "default") -> None:
+    execute("SELECT nonsense", using=using)
 
 
 def visible(using: str = "default") -> list[UUID]:
@@ -68,7 +77,7 @@ def in_thread(work: Callable[[], T]) -> T:
 def pool_alias(role: str, **options: Any) -> Generator[Any]:
     """Make an alias like another one, with a pool, by default of one connection; yield its wrapper."""
     settings = copy.deepcopy(connections.settings[role])
-    settings["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 1, "timeout": 10, **options}
+    settings["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 1, "timeout": LIMIT_S, **options}
     settings.update(CONN_MAX_AGE=0, CONN_HEALTH_CHECKS=False)
     connections.settings[POOLED] = settings
     wrapper: Any = connections[POOLED]

@@ -10,20 +10,15 @@ from uuid import UUID
 
 import pytest
 from django.db import ProgrammingError, connection, transaction
-from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
-from psycopg import Connection
 from psycopg.adapt import Dumper
 
 from project.salon.models import Store
 from salon_jobs import tenant_context
-from salon_jobs.tenancy.connections import reset, watched
+from salon_jobs.tenancy.connections import reset
 from tests.support import seen
-from tests.tenancy.test_session_after_a_job import Sequence, every_kind, in_store
-from tests.tenancy.test_session_after_a_request import kept
-from tests.tenancy.web import Hook, member_of, signed_in, write, written
-
-__all__ = ["kept"]
+from tests.tenancy.session_state import JobSequence, Kind, every_kind, in_store
+from tests.tenancy.web import Hook, does, member_of, signed_in, write, written
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.usefixtures("hooks")
 Held = list[Iterator[Any]]
@@ -43,43 +38,31 @@ def begin_reading(held: Held) -> None:
 
 
 @every_kind
-def test_a_cursor_of_a_job_does_not_close_in_a_later_one(
-    stores: list[UUID], process_id: int, kind: Callable[..., None]
-) -> None:
+def test_cursor_of_earlier_job(stores: list[UUID], jobs: Callable[[], JobSequence], kind: Kind) -> None:
+    """It does not close in a later one."""
     held: Held = []
 
     def change_a_row() -> None:
         Store.objects.filter(pk=stores[0]).update(name="renamed")
         held.clear()
 
-    jobs = Sequence(process_id).then(kind, stores[0], lambda: begin_reading(held))
-    jobs.then(in_store, stores[0], change_a_row).run()
+    jobs().then(kind, stores[0], lambda: begin_reading(held)).then(in_store, stores[0], change_a_row).run()
     assert held == []
     assert seen("SELECT error_class FROM salon_jobs_job_error") == []
     assert seen("SELECT count(*) FROM store WHERE name = 'renamed'") == [(1,)]
 
 
-def test_a_cursor_of_a_request_does_not_close_in_a_later_one(kept: list[UUID]) -> None:
+def test_cursor_of_earlier_request(kept: list[UUID]) -> None:
     held: Held = []
-
-    def read(request: HttpRequest) -> HttpResponseBase:
-        begin_reading(held)
-        return HttpResponse("read")
-
-    def change_a_row(request: HttpRequest) -> HttpResponseBase:
-        write()
-        held.clear()
-        return HttpResponse("written")
-
     client = signed_in(member_of(kept[0]))
-    for view in (read, change_a_row):
+    for view in (does(lambda: begin_reading(held)), does(write, held.clear)):
         Hook.view = view
         assert client.get("/hooked/").status_code == 200
     assert written() == 1
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "reset"])
-def test_a_cursor_that_ended_closes_nothing_and_reads_no_more(stores: list[UUID], end: str) -> None:
+def test_ended_cursor_closes_nothing_and_reads_no_more(stores: list[UUID], end: str) -> None:
     held: Held = []
     if end == "reset":
         begin_reading(held)  # in autocommit, so that only the reset closes it
@@ -106,7 +89,9 @@ class _Collecting(Dumper):
         return b"1"
 
 
-def test_a_cursor_that_is_collected_inside_a_statement_does_not_wait_for_it(stores: list[UUID]) -> None:
+def test_cursor_collected_inside_statement(stores: list[UUID]) -> None:
+    """It does not wait for the statement."""
+
     def abandon_and_collect() -> None:
         with tenant_context(stores[0]), connection.cursor() as cursor:
             cursor.cursor.adapters.register_dumper(Collected, _Collecting)
@@ -122,21 +107,5 @@ def test_a_cursor_that_is_collected_inside_a_statement_does_not_wait_for_it(stor
     counts: list[int] = []
     thread = Thread(target=abandon_and_collect, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(LIMIT_S)
     assert counts == [0]
-
-
-def test_psycopg_gives_the_cursors_to_whoever_waits(database: None) -> None:
-    """Of psycopg's private parts: see ``salon_jobs/db/server_cursors.py``."""
-    connection.ensure_connection()
-    raw: Any = connection.connection
-    session = watched(raw)
-    assert isinstance(raw, Connection)
-    assert session is not None
-    with transaction.atomic():
-        cursor = raw.cursor("named")
-        cursor.execute("SELECT 1")
-        assert session.cursors._open == {cursor}
-        assert cursor._conn is raw
-        cursor.close()
-        assert session.cursors._open == set()

@@ -33,19 +33,19 @@ def visible_and_closed() -> list[UUID]:
 
 
 @pytest.mark.parametrize("session", [True, False])
-def test_a_thread_starts_without_the_store(stores: list[UUID], session: bool) -> None:
-    with in_session(stores[0], using="default") if session else tenant_context(stores[0]):
+def test_thread_starts_without_store(stores: list[UUID], session: bool) -> None:
+    """Unless the store was handed to it; the caller's stays with the caller."""
+    context = in_session(stores[0], using="default") if session else tenant_context(stores[0])
+    with context, ThreadPoolExecutor(2) as pool:
         assert in_thread(visible_as) == ([], None)
-
-
-def test_a_thread_sees_the_store_it_was_handed_and_only_that_one_does(stores: list[UUID]) -> None:
-    with tenant_context(stores[0]), ThreadPoolExecutor(2) as pool:
         carried, bare = pool.submit(carry_store(visible_as)), elsewhere(pool, visible_as)
         assert (carried.result(), bare.result()) == (([stores[0]], stores[0]), ([], None))
         assert visible() == [stores[0]]
 
 
-def test_a_thread_that_is_handed_the_context_variables_opens_it_on_its_own_connection(stores: list[UUID]) -> None:
+def test_thread_with_copied_context(stores: list[UUID]) -> None:
+    """It opens the store on its own connection."""
+
     def work() -> list[list[UUID]]:
         outside = visible()
         with transaction.atomic():
@@ -60,7 +60,7 @@ def test_a_thread_that_is_handed_the_context_variables_opens_it_on_its_own_conne
         assert visible() == [stores[0]]
 
 
-def test_it_works_after_the_block_and_on_threads_that_are_used_again(stores: list[UUID]) -> None:
+def test_carried_store_outlives_block_and_task(stores: list[UUID]) -> None:
     with tenant_context(stores[0]):
         first = carry_store(visible)
     with tenant_context(stores[1], atomic=False):
@@ -70,7 +70,7 @@ def test_it_works_after_the_block_and_on_threads_that_are_used_again(stores: lis
     assert results == [[stores[0]], [stores[1]], [], None]
 
 
-def test_it_leaves_a_connection_as_it_was(stores: list[UUID]) -> None:
+def test_connection_stays_open_or_closed(stores: list[UUID]) -> None:
     with tenant_context(stores[0]):
         carried = carry_store(visible)
         backend = carry_store(lambda: int(connection.connection.info.backend_pid))
@@ -83,7 +83,7 @@ def test_it_leaves_a_connection_as_it_was(stores: list[UUID]) -> None:
     assert connection.connection is not None, "it was open before"
 
 
-def test_arguments_results_and_errors_come_through(stores: list[UUID]) -> None:
+def test_arguments_results_and_errors(stores: list[UUID]) -> None:
     @transaction.atomic
     def fail(name: str, *, why: str) -> None:
         Store.objects.update(name=name)
@@ -123,7 +123,7 @@ def test_tasks_see_what_each_was_handed(stores: list[UUID]) -> None:
     in_thread(lambda: Context().run(asyncio.run, work()))
 
 
-def test_outside_there_is_nothing_to_carry_and_another_store_is_refused(stores: list[UUID]) -> None:
+def test_carrying_nothing_or_into_another_store_is_refused(stores: list[UUID]) -> None:
     with pytest.raises(TenantContextError, match="no store to carry"):
         carry_store(visible)
     with tenant_context(stores[0]):
@@ -133,7 +133,7 @@ def test_outside_there_is_nothing_to_carry_and_another_store_is_refused(stores: 
         carried()
 
 
-def test_a_job_hands_its_store_to_a_thread(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
+def test_job_hands_its_store_to_thread(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
     stores_seen: list[object] = []
     hooks.store = lambda **_: stores_seen.append(in_thread(carry_store(visible)))
     tasks.in_store.enqueue(store_id=stores[1])

@@ -24,7 +24,7 @@ def choose(client: Client, store: object, path: str = "/hooked/") -> Any:
 
 
 @pytest.mark.parametrize("path", ["/hooked/", "/ahooked/"])
-def test_a_browser_is_offered_the_users_stores_and_keeps_the_choice(two: list[UUID], path: str) -> None:
+def test_browser_is_offered_stores_and_keeps_choice(two: list[UUID], path: str) -> None:
     Hook.view = alook if "ahooked" in path else look
     client = signed_in(member_of(*two))
     change("INSERT INTO store (id, name) VALUES (%s, 'Elsewhere')", uuid4())
@@ -39,15 +39,11 @@ def test_a_browser_is_offered_the_users_stores_and_keeps_the_choice(two: list[UU
         answer = choose(client, store, f"{path}?choose_store=1&day=2")
         assert (answer.status_code, answer["Location"]) == (302, f"{path}?day=2")
         assert browse(client, path).json() == expected(two, number)
-    assert "Choose one of your stores" in browse(client, f"{path}?choose_store=1").content.decode()
+    again = browse(client, f"{path}?choose_store=1"), get_async(member_of(*two), path, headers=BROWSER)
+    assert all("Choose one of your stores" in each.content.decode() for each in again)
 
 
-def test_an_asynchronous_server_offers_them_too(two: list[UUID]) -> None:
-    answer = get_async(member_of(*two), "/ahooked/", headers=BROWSER)
-    assert "Choose one of your stores" in answer.content.decode()
-
-
-def test_whoever_left_the_chosen_store_chooses_again(two: list[UUID]) -> None:
+def test_former_member_chooses_again(two: list[UUID]) -> None:
     client = signed_in(member_of(*two))
     choose(client, two[0])
     change("DELETE FROM membership WHERE store_id = %s", two[0])
@@ -60,14 +56,14 @@ def test_whoever_left_the_chosen_store_chooses_again(two: list[UUID]) -> None:
 
 
 @pytest.mark.parametrize("chosen", ["not mine", "rubbish", "'", ""])
-def test_a_choice_of_another_store_is_refused(two: list[UUID], chosen: str) -> None:
+def test_choice_of_foreign_store_is_refused(two: list[UUID], chosen: str) -> None:
     client = signed_in(member_of(two[0]))
     answer = choose(client, two[1] if chosen == "not mine" else chosen, "/hooked/?choose_store=1")
     assert (answer.status_code, answer.content) == (403, b"you do not belong to this store\n")
     assert "store_id" not in client.session
 
 
-def test_a_forged_choice_is_refused(two: list[UUID]) -> None:
+def test_forged_choice_is_refused(two: list[UUID]) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(member_of(*two))
     assert choose(client, two[0]).status_code == 403
@@ -75,7 +71,7 @@ def test_a_forged_choice_is_refused(two: list[UUID]) -> None:
 
 
 @pytest.mark.parametrize("how", ["a program", "nobody", "of no store", "refuse", "header"])
-def test_others_are_refused_as_before(two: list[UUID], how: str) -> None:
+def test_choice_is_not_offered(two: list[UUID], how: str) -> None:
     user = None if how == "nobody" else member_of() if how == "of no store" else member_of(*two)
     options = {"refuse": {"REQUEST_WITHOUT_STORE": "refuse"}, "header": {"REQUEST_STORE": "header"}}.get(how, {})
     with configured(**options):
@@ -83,18 +79,15 @@ def test_others_are_refused_as_before(two: list[UUID], how: str) -> None:
     assert (answer.status_code, answer["Content-Type"]) == (403, "text/plain; charset=utf-8")
 
 
-def test_people_read_what_the_store_model_is_called_and_settings_name_header_and_key(
-    two: list[UUID], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_header_and_session_key(two: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
+    """People read what the store model is called; settings name header and key."""
     monkeypatch.setattr(Store._meta, "verbose_name", "organization")
     monkeypatch.setattr(Store._meta, "verbose_name_plural", "organizations")
     client = signed_in(member_of(*two))
     assert "Choose one of your organizations" in browse(client).content.decode()
     assert client.get("/hooked/").content == b"no organization is chosen: sign in, or choose one of yours\n"
-    assert (
-        b"you do not belong to this organization"
-        in client.get("/hooked/", headers={"X-Store-Id": str(uuid4())}).content
-    )
+    refused = client.get("/hooked/", headers={"X-Store-Id": str(uuid4())})
+    assert b"you do not belong to this organization" in refused.content
     with configured(REQUEST_HEADER="X-Organization", REQUEST_SESSION_KEY="organization"):
         assert client.get("/hooked/", headers={"X-Organization": str(two[1])}).json() == expected(two, 1)
         assert client.get("/hooked/", headers={"X-Store-Id": str(two[1])}).status_code == 403

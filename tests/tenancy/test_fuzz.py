@@ -11,7 +11,7 @@ import pytest
 from tests.support import new_store_id
 from tests.tenancy.fuzz import coroutines
 from tests.tenancy.fuzz.actor import Witness, canary
-from tests.tenancy.fuzz.fleet import run
+from tests.tenancy.fuzz.visits import run
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("statements", [3_000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_no_store_sees_another_and_none_gets_lost(database: None, statements: int) -> None:
+def test_no_store_sees_another_or_gets_lost(database: None, statements: int) -> None:
     witness = run(statements, seed=20260506)
     assert (witness.leaks, witness.lost, witness.surprises) == ([], [], [])
     assert witness.statements >= statements
@@ -31,9 +31,7 @@ def test_no_store_sees_another_and_none_gets_lost(database: None, statements: in
 
 
 @pytest.mark.parametrize(("statements", "at_once"), [(800, 40), pytest.param(3_000, 600, marks=pytest.mark.slow)])
-def test_no_coroutine_sees_another_store_on_the_connections_they_share(
-    database: None, statements: int, at_once: int, settings: Any
-) -> None:
+def test_coroutines_on_shared_connections(database: None, statements: int, at_once: int, settings: Any) -> None:
     # Nobody writes heartbeats here, and after an outage a worker waits for a fresh one.
     settings.SALON_JOBS = {**settings.SALON_JOBS, "PROCESS_SILENT_AFTER": 3600}
     witness = coroutines.run(statements, seed=20261127, at_once=at_once, stores=at_once // 10, threads=8)
@@ -41,7 +39,7 @@ def test_no_coroutine_sees_another_store_on_the_connections_they_share(
     assert len(witness.visits) >= 8, witness.visits
 
 
-def test_the_witness_notices_a_leak_and_a_loss(database: None) -> None:
+def test_witness_notices_leak_and_loss(database: None) -> None:
     own, other = new_store_id(), new_store_id()
     witness = Witness(10)
     witness.judge([(own, canary(own))], own, "here")

@@ -23,6 +23,7 @@ from tests import tasks
 from tests.support import new_store_id
 from tests.tenancy.probe import ask, execute
 
+pytestmark = pytest.mark.xdist_group("roles")
 OWNER = "owner"
 
 
@@ -62,15 +63,10 @@ class RolesAndStores(TestCase):
 
     databases = {"default", "owner"}  # noqa: RUF012 - as Django has it
 
-    def test_a_role_is_taken_on_and_given_back(self) -> None:
+    def test_role_is_taken_on_and_given_back(self) -> None:
         superuser = who()
-        for role, name in {
-            "web": "app",
-            "worker": "worker_runtime",
-            "operator": "jobs_operator",
-            "migrator": "migrator",
-            "worker_fanout_owner": "worker_fanout_owner",
-        }.items():
+        names = {"web": "app", "worker": "worker_runtime", "operator": "jobs_operator", "migrator": "migrator"}
+        for role, name in {**names, "worker_fanout_owner": "worker_fanout_owner"}.items():
             with as_role(role, using=OWNER):
                 assert who() == name
             assert who() == superuser
@@ -83,14 +79,14 @@ class RolesAndStores(TestCase):
             assert who() == "app"
         assert who() == superuser
 
-    def test_rights_are_those_of_the_role(self) -> None:
+    def test_rights_are_those_of_role(self) -> None:
         for role, model, table in (("operator", Store, "store"), ("web", Process, "salon_jobs_process")):
             objects: Any = model.objects
             denied = pytest.raises(Exception, match=f"permission denied for table {table}")
             with denied, as_role(role, using=OWNER):
                 objects.using(OWNER).count()
 
-    def test_a_role_that_can_not_be_taken_on_is_named_with_the_remedy(self) -> None:
+    def test_role_that_cannot_be_taken_on(self) -> None:
         refusal = r"'worker_runtime', which may not become 'app'.*GRANT"
         with pytest.raises(ConfigurationError, match=refusal), as_role("web"):
             pass
@@ -102,7 +98,7 @@ class RolesAndStores(TestCase):
         with as_role("worker"):
             assert who("default") == "worker_runtime", "one may always be oneself"
 
-    def test_a_store_is_given_as_a_row_or_an_id(self) -> None:
+    def test_store_is_given_as_row_or_id(self) -> None:
         store = Store(id=new_store_id(), name="Salon")
         with as_store(store):
             store.save(using="default")
@@ -120,7 +116,7 @@ class TasksAsTheWorker(TestCase):
 
     databases = {"owner"}  # noqa: RUF012 - as Django has it
 
-    def test_a_task_reaches_its_stores_rows_alone(self) -> None:
+    def test_task_reaches_own_rows_alone(self) -> None:
         own, _ = fill()
         tasks.hooks.store = lambda **_: Customer.objects.using(OWNER).update(name="reached")
         self.addCleanup(tasks.hooks.reset)
@@ -140,7 +136,7 @@ class Isolation(TestCase):
 
     databases = {"default", "web", "owner"}  # noqa: RUF012 - as Django has it
 
-    def test_isolated_tables_pass_and_keep_their_rows(self) -> None:
+    def test_isolated_tables_pass_and_keep_rows(self) -> None:
         stores = fill(3)
         for model in (Customer, Store):
             before = set(model.objects.using(OWNER).values_list("pk", flat=True))
@@ -150,21 +146,19 @@ class Isolation(TestCase):
             tasks.in_store.enqueue(store_id=store)
         assert who() not in ("app", "worker_runtime")
 
-    def test_the_job_table_is_isolated_for_the_web_and_not_for_the_worker(self) -> None:
+    def test_job_table_is_isolated_for_web_alone(self) -> None:
         for store in fill():
             run(f"INSERT INTO salon_jobs_job (task, store_id) VALUES ('test-store', '{store}')")
         run("INSERT INTO salon_jobs_job (task) VALUES ('test-system')")
         assert_isolated(Job, using=OWNER, roles=["web"])
         assert_refused("'worker_runtime' sees, as store", Job, roles=["worker"])
 
-    def test_an_empty_table_does_not_pass(self) -> None:
+    def test_too_few_rows_do_not_pass(self) -> None:
         assert_refused("table 'customer' has no row: an empty table")
-
-    def test_rows_of_one_store_do_not_pass(self) -> None:
         fill(1)
         assert_refused("only one store has rows")
 
-    def test_a_runtimes_own_connection_needs_the_stores(self) -> None:
+    def test_connection_of_runtime_needs_stores(self) -> None:
         ids = stores_of_the_worker()
         assert_isolated(Store, roles=["worker"], stores=ids)
         for stores, message in ((None, "stores="), ([ids[0], new_store_id()], r"sees, as store .*, 0 of its own rows")):
@@ -173,14 +167,14 @@ class Isolation(TestCase):
         with pytest.raises(ConfigurationError, match="may not become 'app'"):
             assert_isolated(Store, stores=ids)
 
-    def test_without_roles_a_plain_user_is_bound_and_a_superuser_proves_nothing(self) -> None:
+    def test_superuser_proves_nothing(self) -> None:
         ids = stores_of_the_worker()
         fill()
         with configured(ROLES=None):
             assert_isolated(Store, stores=ids)
             assert_refused("it is a superuser or has BYPASSRLS")
 
-    def test_the_field_is_the_declared_one_or_the_one_that_is_named(self) -> None:
+    def test_field_is_declared_or_named(self) -> None:
         fill()
         declared, other = StoreIsolation(field="store", name="x"), StoreIsolation(field="id", name="x")
         for constraint, field in ((declared, None), (other, "store"), (other, "store_id")):
@@ -188,12 +182,12 @@ class Isolation(TestCase):
                 assert_isolated(Customer, using=OWNER, field=field)
 
     @pytest.mark.uuid_keys
-    def test_a_wrong_field_of_the_same_type_shows_none_of_the_stores_rows(self) -> None:
+    def test_wrong_field_of_same_type(self) -> None:
         fill()
         with patch.object(Customer._meta, "constraints", [StoreIsolation(field="id", name="x")]):
             assert_refused(r"sees, as store .*, 0 of its 1 rows")
 
-    def test_a_model_without_a_store_and_a_role_that_proves_nothing_are_named(self) -> None:
+    def test_model_without_store_and_unsuitable_roles(self) -> None:
         fill()
         with pytest.raises(ConfigurationError, match="0 fields of its own table"):
             assert_isolated(Operator, using=OWNER)
@@ -259,16 +253,6 @@ DRIFTS: dict[str, tuple[list[str], str]] = {
         "deletes, as store .* others than those: 2 rows",
     ),
 }
-# These change the table otherwise, one after the other.
-TABLE_DRIFTS = (
-    ("ALTER TABLE customer NO FORCE ROW LEVEL SECURITY", "not forced on table 'customer'"),
-    ("ALTER TABLE customer FORCE ROW LEVEL SECURITY, DISABLE ROW LEVEL SECURITY", "not enabled on table 'customer'"),
-    ("ALTER TABLE customer ENABLE ROW LEVEL SECURITY; GRANT TRUNCATE ON customer TO app", "'app' may TRUNCATE it"),
-    (
-        "REVOKE TRUNCATE ON customer FROM app; ALTER ROLE worker_runtime BYPASSRLS",
-        "'worker_runtime' is not under its policies",
-    ),
-)
 
 
 class Drift(TestCase):
@@ -287,14 +271,14 @@ class Drift(TestCase):
             assert_refused(message)
             transaction.set_rollback(True, using=OWNER)
 
-    def test_every_drift_is_noticed(self) -> None:
+    def test_drift_of_policies_is_noticed(self) -> None:
         for name, (statements, message) in DRIFTS.items():
             self.assert_noticed(name, statements, message)
         drop_policies()
         run(*all_but("DELETE", f"USING ({OWN})"))
         assert_isolated(Customer, using=OWNER)
 
-    def test_rows_of_no_store_that_all_would_see_are_noticed(self) -> None:
+    def test_rows_of_no_store_are_noticed(self) -> None:
         run("ALTER TABLE customer ALTER store_id DROP NOT NULL")
         assert_isolated(Customer, using=OWNER)
         form = f"WITH CHECK ({OWN} OR store_id IS NULL)"
@@ -306,25 +290,25 @@ class Drift(TestCase):
         ):
             self.assert_noticed(command, [*all_but(command, text), shared], message)
 
-    def test_parts_of_the_table_that_its_policies_do_not_hold_are_noticed(self) -> None:
+    def test_reachable_parts_of_table_are_noticed(self) -> None:
         run("CREATE TABLE customer_2026 () INHERITS (customer)")
         assert_isolated(Customer, using=OWNER)
         run("GRANT SELECT (name) ON customer_2026 TO app")
         assert_refused(r"'app' reaches its partitions or children .*: customer_2026")
 
-    def test_not_enabled_not_forced_truncate_and_bypass_are_noticed(self) -> None:
-        for statement, message in TABLE_DRIFTS:
+    def test_drift_of_table_is_noticed(self) -> None:
+        for statement, message in (
+            ("ALTER TABLE customer NO FORCE ROW LEVEL SECURITY", "not forced on table 'customer'"),
+            ("ALTER TABLE customer FORCE ROW LEVEL SECURITY, DISABLE ROW LEVEL SECURITY", "not enabled on table"),
+            ("ALTER TABLE customer ENABLE ROW LEVEL SECURITY; GRANT TRUNCATE ON customer TO app", "may TRUNCATE it"),
+            ("REVOKE TRUNCATE ON customer FROM app; ALTER ROLE worker_runtime BYPASSRLS", "not under its policies"),
+        ):
             run(statement)
             assert_refused(message)
 
-    def test_a_role_without_any_right_needs_no_policy_and_one_role_at_least_is_tried(self) -> None:
+    def test_role_without_rights_needs_no_policy(self) -> None:
         run("REVOKE ALL ON customer FROM worker_runtime")
         assert_isolated(Customer, using=OWNER)
         assert_refused("'worker_runtime' may not read", roles=["web", "worker"])
         run("REVOKE ALL ON customer FROM app")
         assert_refused("neither the web's nor the worker's role")
-
-
-def test_nothing_of_the_test_cases_was_kept(database: None) -> None:
-    assert not Store.objects.using(OWNER).exists()
-    assert not Customer.objects.using(OWNER).exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -11,19 +12,20 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import DatabaseError, connection, connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from django.http.response import HttpResponseBase
 
 from project.salon.models import Store
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.conf.store_key import store_key
-from tests.support import new_store_id, seen
-from tests.tenancy.probe import ask, carried, execute, round_trips
+from tests.support import event_fields, new_store_id, seen
+from tests.tenancy.probe import ask, carried, execute, fail, fail_in_database, round_trips
 from tests.tenancy.web import (
     NOTHING,
     Hook,
     alook,
+    both_handlers,
     canaries,
     configured,
+    does,
     expected,
     get_async,
     look,
@@ -34,30 +36,34 @@ from tests.tenancy.web import (
     written,
 )
 
-both_handlers = pytest.mark.parametrize("path", ["/hooked/", "/ahooked/"])
+ERROR_PAGE = b"store None, in a transaction False"
 
 
-def test_each_user_sees_the_one_store_of_theirs(two: list[UUID]) -> None:
+def get(user: User, path: str) -> Any:
+    return signed_in(user).get(path)
+
+
+@pytest.mark.parametrize(
+    ("get", "path"),
+    [
+        (get, "/hooked/"),
+        (get_async, "/hooked/"),
+        (get_async, "/ahooked/"),
+        (get_async, "/ahooked-without-transaction/"),
+    ],
+)
+def test_user_sees_own_store(two: list[UUID], get: Callable[[User, str], Any], path: str) -> None:
     assert ask("SELECT current_user") == "app"
-    clients = [signed_in(member_of(store)) for store in two]
+    Hook.view = alook if "ahooked" in path else look
+    users = [member_of(store) for store in two]
     for number in (0, 1, 0):
-        response = clients[number].get("/hooked/")
+        response = get(users[number], path)
         assert (response.status_code, response.json()) == (200, expected(two, number))
         assert (current_store_id(), canaries()) == (None, [])
 
 
-@pytest.mark.parametrize("path", ["/hooked/", "/ahooked/", "/ahooked-without-transaction/"])
-def test_so_does_each_through_the_asynchronous_handler(two: list[UUID], path: str) -> None:
-    Hook.view = alook if "ahooked" in path else look
-    users = [member_of(store) for store in two]
-    for number in (0, 1, 0):
-        response = get_async(users[number], path)
-        assert (response.status_code, response.json()) == (200, expected(two, number))
-    assert canaries() == []
-
-
 @pytest.mark.parametrize("member", [True, False], ids=["no membership", "nobody"])
-def test_without_a_store_a_request_is_refused_or_sees_nothing(two: list[UUID], member: bool) -> None:
+def test_request_without_store(two: list[UUID], member: bool) -> None:
     user = member_of() if member else None
     refused = signed_in(user).get("/hooked/")
     assert (refused.status_code, refused["Content-Type"]) == (403, "text/plain; charset=utf-8")
@@ -66,15 +72,17 @@ def test_without_a_store_a_request_is_refused_or_sees_nothing(two: list[UUID], m
         assert signed_in(user).get("/hooked/").json() == NOTHING
 
 
-def test_a_refusal_is_logged_without_line_breaks(two: list[UUID], caplog: pytest.LogCaptureFixture) -> None:
+def test_refusal_is_logged_without_line_breaks(two: list[UUID], caplog: pytest.LogCaptureFixture) -> None:
     user = member_of()
     signed_in(user).get("/hooked/")
     with configured(PATHS_WITHOUT_STORE=[]):
         signed_in(user).get("/open/here/%0Aforged")
         signed_in(user).get("/line/a%0Aforged/")
-    records: list[Any] = [each for each in caplog.records if getattr(each, "event", "") == "request_refused"]
-    assert [each.event_fields["path"] for each in records] == ["/hooked/", "/line/a\\nforged/"]
-    assert {each.event_fields["user_id"] for each in records} == {user.pk}
+    logged = event_fields(caplog, "request_refused")
+    assert [(fields["path"], fields["user_id"]) for fields in logged] == [
+        ("/hooked/", user.pk),
+        ("/line/a\\nforged/", user.pk),
+    ]
 
 
 def name_in_session(client: Any, store: object) -> None:
@@ -83,14 +91,14 @@ def name_in_session(client: Any, store: object) -> None:
     session.save()
 
 
-def test_of_several_stores_header_or_session_names_one(two: list[UUID]) -> None:
+def test_header_is_preferred_to_session(two: list[UUID]) -> None:
     client = signed_in(member_of(*two))
     header = {"X-Store-Id": str(two[1])}
     assert client.get("/hooked/").status_code == 403
     assert client.get("/hooked/", headers=header).json() == expected(two, 1)
     name_in_session(client, two[0])
     assert client.get("/hooked/").json() == expected(two, 0)
-    assert client.get("/hooked/", headers=header).json() == expected(two, 1), "it goes first"
+    assert client.get("/hooked/", headers=header).json() == expected(two, 1)
     assert "X-Store-Id" in client.get("/hooked/")["Vary"]
 
 
@@ -106,7 +114,7 @@ def get_as(user: User | None, how: str, store: object, path: str = "/hooked/") -
 
 
 @pytest.mark.parametrize("how", ["membership", "header", "session", "subdomain"])
-def test_a_store_of_somebody_else_looks_like_one_that_does_not_exist(two: list[UUID], how: str) -> None:
+def test_foreign_store_looks_like_missing_one(two: list[UUID], how: str) -> None:
     user = member_of(two[0])
     with configured(REQUEST_STORE="*.salons.example" if how == "subdomain" else how):
         assert get_as(user, how, two[0]).json() == expected(two, 0)
@@ -136,14 +144,14 @@ class OneOfMine:
         return request.GET.get("password") == "open sesame"
 
 
-def test_a_class_of_ones_own_resolves_and_allows(two: list[UUID]) -> None:
+def test_custom_resolver(two: list[UUID]) -> None:
     with configured(REQUEST_STORE="tests.tenancy.test_middleware.OneOfMine", MEMBERSHIP_MODEL=None):
         client = signed_in(None)
         assert client.get(f"/hooked/?store={two[1]}&password=open sesame").json() == expected(two, 1)
         assert client.get(f"/hooked/?store={two[1]}").status_code == 403
 
 
-def test_views_and_paths_may_have_no_store(two: list[UUID]) -> None:
+def test_views_and_paths_without_store(two: list[UUID]) -> None:
     client = signed_in(member_of(two[0]))
     for path in ("/free/", "/open/here/"):
         assert client.get(path).json() == signed_in(None).get(path).json() == NOTHING
@@ -151,42 +159,50 @@ def test_views_and_paths_may_have_no_store(two: list[UUID]) -> None:
     assert client.get("/nowhere/").status_code == 404
 
 
+def swallow() -> None:
+    """Swallow the error that aborts the transaction."""
+    with suppress(DatabaseError):
+        execute("SELECT 1 / 0")
+
+
+def close() -> None:
+    connection.close()
+
+
 @both_handlers
-@pytest.mark.parametrize("status", [200, 302, 404, 500, 503])
-def test_what_is_answered_with_500_or_more_is_rolled_back(two: list[UUID], path: str, status: int) -> None:
-    def view(request: HttpRequest) -> HttpResponseBase:
-        write()
-        return HttpResponse(status=status)
-
-    assert send(two[0], path, view).status_code == status
-    assert written() == (status < 500)
-
-
-@both_handlers
-@pytest.mark.parametrize("error", [Http404, ZeroDivisionError, None], ids=["404", "error", "database error"])
-def test_an_exception_that_leaves_the_view_rolls_back_and_its_page_has_no_store(
-    two: list[UUID], path: str, error: type[Exception] | None
+@pytest.mark.parametrize(
+    ("view", "status", "page", "rows"),
+    [
+        *((does(write, status=status), status, b"", 1) for status in (200, 302, 404)),
+        *((does(write, status=status), status, b"", 0) for status in (500, 503)),
+        (does(write, partial(fail, Http404)), 404, None, 0),
+        (does(write, fail), 500, ERROR_PAGE, 0),
+        (does(write, fail_in_database), 500, ERROR_PAGE, 0),
+        (does(write, partial(transaction.set_rollback, True)), 200, b"", 0),
+        # What can not be committed is never answered with success.
+        *(
+            (does(write, lose, status=status), 409 if status == 409 else 500, b"" if status == 409 else ERROR_PAGE, 0)
+            for lose in (swallow, close)
+            for status in (200, 302, 409)
+        ),
+    ],
+)
+def test_transaction_of_view(
+    two: list[UUID], path: str, view: Callable[..., HttpResponse], status: int, page: bytes | None, rows: int
 ) -> None:
-    def view(request: HttpRequest) -> HttpResponseBase:
-        write()
-        if error is not None:
-            raise error
-        execute("SELECT nonsense")
-        return HttpResponse()
-
+    """An exception, a status of 500 or more, and an aborted transaction roll back."""
     response = send(two[0], path, view)
-    assert response.status_code == (404 if error is Http404 else 500)
-    if error is not Http404:
-        assert response.content == b"store None, in a transaction False"
-    assert (written(), canaries(), connection.in_atomic_block) == (0, [], False)
-    assert send(two[0], "/hooked/", look).json() == expected(two, 0)
+    assert (response.status_code, written()) == (status, rows)
+    assert page is None or response.content == page
+    assert (canaries(), connection.in_atomic_block) == ([], False)
+    assert send(two[0], path, look).json()["seen"] == ["canary 0", *["written"] * rows]
 
 
 @both_handlers
-def test_callbacks_run_after_the_commit_with_the_store(two: list[UUID], path: str) -> None:
+def test_callbacks_run_after_commit_in_store(two: list[UUID], path: str) -> None:
     notes: list[object] = []
 
-    def view(request: HttpRequest) -> HttpResponseBase:
+    def view(request: HttpRequest) -> HttpResponse:
         write()
         transaction.on_commit(lambda: notes.append((written(), current_store_id(), canaries()[0])))
         assert notes == []
@@ -196,54 +212,38 @@ def test_callbacks_run_after_the_commit_with_the_store(two: list[UUID], path: st
     assert notes == [(1, two[0], "canary 0")]
 
 
-def test_without_a_transaction_each_one_has_the_store(two: list[UUID]) -> None:
+def test_each_transaction_of_non_atomic_view(two: list[UUID]) -> None:
+    """What the view committed stays, whatever it answers."""
     notes: list[list[str]] = []
-
-    def view(request: HttpRequest) -> HttpResponseBase:
-        notes.append(canaries())
-        for _ in range(2):
-            with transaction.atomic():
-                notes.append(canaries())
-        with transaction.atomic():
-            write()
-        return HttpResponse(status=500)
-
+    look_around = partial(transaction.atomic(lambda: notes.append(canaries())))
+    view = does(lambda: notes.append(canaries()), look_around, look_around, transaction.atomic(write), status=500)
     assert send(two[0], "/hooked-without-transaction/", view).status_code == 500
-    assert notes == [[], ["canary 0"], ["canary 0"]]
-    assert written() == 1, "what the view committed"
+    assert (notes, written()) == ([[], ["canary 0"], ["canary 0"]], 1)
 
 
-def test_atomic_requests_may_be_on(two: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_atomic_requests(two: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-
-    def fail(request: HttpRequest) -> HttpResponseBase:
-        write()
-        raise Http404
-
     assert send(two[0], "/hooked/", look).json() == expected(two, 0)
-    assert send(two[0], "/hooked/", fail).status_code == 404
+    assert send(two[0], "/hooked/", does(write, partial(fail, Http404))).status_code == 404
     assert written() == 0
 
 
-def test_inside_a_test_cases_transaction_a_request_is_a_savepoint(two: list[UUID]) -> None:
+def test_request_inside_test_case_is_savepoint(two: list[UUID]) -> None:
     with transaction.atomic():
         assert send(two[0], "/hooked/", look).json() == expected(two, 0)
         assert canaries() == []
         assert carried(name="app.current_user_id") == "", "whose memberships were read is forgotten"
 
 
-def test_a_view_can_not_reach_another_store(two: list[UUID]) -> None:
-    def view(request: HttpRequest) -> HttpResponseBase:
-        with tenant_context(two[1]):
-            return look(request)
-
-    assert send(two[0], "/hooked/", view).status_code == 500
+def test_view_cannot_enter_another_store(two: list[UUID]) -> None:
+    with_other = does(tenant_context(two[1]).__enter__)
+    assert send(two[0], "/hooked/", with_other).status_code == 500
     assert seen("SELECT count(*) FROM store") == [(2,)]
     response = send(two[0], "/hooked/", lambda _: JsonResponse({"changed": Store.objects.update(name="taken")}))
     assert response.json() == {"changed": 1}
 
 
-def test_a_request_costs_one_round_trip_more_than_with_a_plain_transaction(two: list[UUID]) -> None:
+def test_round_trips_of_request(two: list[UUID]) -> None:
     client = signed_in(member_of(two[0]))
     trips = {}
     for path in ("/free/", "/hooked/"):
@@ -254,40 +254,3 @@ def test_a_request_costs_one_round_trip_more_than_with_a_plain_transaction(two: 
     # The same without user and session: the free view needs neither. Then BEGIN and COMMIT, and the memberships.
     user_and_session = 2
     assert trips["/hooked/"] == trips["/free/"] + user_and_session + 2 + 1
-
-
-def swallow() -> None:
-    """Write a row, and swallow the error that aborts the transaction."""
-    write()
-    with suppress(DatabaseError):
-        execute("SELECT 1 / 0")
-
-
-def close_inside() -> None:
-    write()
-    connection.close()
-
-
-@both_handlers
-@pytest.mark.parametrize("lose", [swallow, close_inside])
-@pytest.mark.parametrize(("status", "answered"), [(200, 500), (302, 500), (409, 409)])
-def test_what_can_not_be_committed_is_never_answered_with_success(
-    two: list[UUID], path: str, lose: Callable[[], None], status: int, answered: int
-) -> None:
-    def view(request: HttpRequest) -> HttpResponse:
-        lose()
-        return HttpResponse(status=status)
-
-    assert send(two[0], path, view).status_code == answered
-    assert written() == 0
-    assert send(two[0], path, look).json() == expected(two, 0)
-
-
-def test_what_is_rolled_back_on_request_is_no_error(two: list[UUID]) -> None:
-    def view(request: HttpRequest) -> HttpResponse:
-        write()
-        transaction.set_rollback(True)
-        return HttpResponse()
-
-    assert send(two[0], "/hooked/", view).status_code == 200
-    assert written() == 0

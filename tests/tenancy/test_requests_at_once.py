@@ -18,9 +18,10 @@ from salon_jobs.tenancy.active import open_store
 from tests.tenancy.asgi import leave, serve
 from tests.tenancy.probe import backend
 from tests.tenancy.web import Hook, alook, canaries, expected, look, member_of, signed_in, write, written
+from tests.waiting import LIMIT_S
 
 
-def test_stores_follow_each_other_on_a_pool_of_one(pooled: dict[str, Any], two: list[UUID]) -> None:
+def test_stores_follow_each_other_on_pool_of_one(pooled: dict[str, Any], two: list[UUID]) -> None:
     backends: set[int] = set()
 
     def view(request: HttpRequest) -> HttpResponseBase:
@@ -42,9 +43,7 @@ def test_stores_follow_each_other_on_a_pool_of_one(pooled: dict[str, Any], two: 
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_many_requests_at_once_share_few_connections_and_no_rows(
-    pooled: dict[str, Any], two: list[UUID], asynchronous: bool
-) -> None:
+def test_many_requests_share_few_connections(pooled: dict[str, Any], two: list[UUID], asynchronous: bool) -> None:
     pooled["max_size"] = 3
     Hook.view = alook if asynchronous else look
     answers = serve(two * 20, "/ahooked/" if asynchronous else "/hooked/")
@@ -54,8 +53,8 @@ def test_many_requests_at_once_share_few_connections_and_no_rows(
     assert pooling.pool.get_stats()["pool_size"] <= 3
 
 
-def test_two_views_that_are_at_work_at_the_same_time_see_their_own(two: list[UUID]) -> None:
-    both = threading.Barrier(2, timeout=20)
+def test_two_views_at_the_same_time(two: list[UUID]) -> None:
+    both = threading.Barrier(2, timeout=LIMIT_S)
 
     def view(request: HttpRequest) -> HttpResponseBase:
         both.wait()
@@ -64,11 +63,10 @@ def test_two_views_that_are_at_work_at_the_same_time_see_their_own(two: list[UUI
         return response
 
     Hook.view = view
-    answers = serve(two, "/hooked/")
-    assert [answer.json() for answer in answers] == [expected(two, 0), expected(two, 1)]
+    assert [answer.json() for answer in serve(two, "/hooked/")] == [expected(two, 0), expected(two, 1)]
 
 
-def test_a_client_that_goes_away_from_a_view_rolls_back(pooled: dict[str, Any], two: list[UUID]) -> None:
+def test_client_disconnects_from_view(pooled: dict[str, Any], two: list[UUID]) -> None:
     async def view(request: HttpRequest) -> HttpResponseBase:
         await sync_to_async(write)()
         leave.get()()
@@ -84,19 +82,20 @@ def test_a_client_that_goes_away_from_a_view_rolls_back(pooled: dict[str, Any], 
     assert canaries() == []
 
 
-def test_a_context_is_left_though_its_request_is_cancelled_before_the_thread_comes_to_it(two: list[UUID]) -> None:
+def test_request_cancelled_while_leaving_context(two: list[UUID]) -> None:
+    """The context is left though the thread comes to it only after that."""
     at_work, go_on = threading.Event(), threading.Event()
 
     def work() -> None:
         write()
         at_work.set()
-        assert go_on.wait(20)
+        assert go_on.wait(LIMIT_S)
 
     async def run() -> tuple[bool, UUID | None]:
         scope = tenant_context(two[0])
         await scope.__aenter__()
         working = asyncio.create_task(sync_to_async(work)())
-        await asyncio.to_thread(at_work.wait, 20)
+        await asyncio.to_thread(at_work.wait, LIMIT_S)
         leaving = asyncio.create_task(scope.__aexit__(None, None, None))
         for _ in range(3):  # it waits for the thread by then
             await asyncio.sleep(0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
@@ -31,6 +32,7 @@ from salon_jobs.access.strict import refuse_without_store
 from salon_jobs.integrations.rest_framework import CurrentStore, TenantAPIView
 from tests.docs.markdown import blocks, read
 from tests.support import new_store_id, seen
+from tests.tenancy.probe import fail
 from tests.tenancy.web import canaries, configured, expected, member_of, signed_in, write, written
 
 with_and_without_atomic_requests = pytest.mark.parametrize("atomic_requests", [False, True])
@@ -53,11 +55,15 @@ class View(TenantAPIView):
     permission_classes: ClassVar[list[type]] = [IsAuthenticated]
 
 
-class Look(View):
-    permission_classes: ClassVar[list[type]] = [IsAuthenticated, SeesItsStore]
+class Free(View):
+    permission_classes: ClassVar[list[type]] = [AllowAny]
 
     def get(self, request: Request) -> Response:
         return Response({"store": current_store_id(), "seen": canaries()})
+
+
+class Look(Free):
+    permission_classes: ClassVar[list[type]] = [IsAuthenticated, SeesItsStore]
 
 
 class Hook(View):
@@ -73,13 +79,6 @@ class Hook(View):
 @method_decorator(transaction.non_atomic_requests, name="dispatch")
 class HookWithoutTransaction(Hook):
     pass
-
-
-class Free(View):
-    permission_classes: ClassVar[list[type]] = [AllowAny]
-
-    def get(self, request: Request) -> Response:
-        return Response({"store": current_store_id(), "seen": canaries()})
 
 
 class CustomerSerializer(ModelSerializer):
@@ -167,34 +166,25 @@ def customers() -> list[UUID]:
     return rows
 
 
-def test_a_view_runs_in_the_store_of_whom_it_authenticates(api: list[UUID]) -> None:
+def test_view_runs_in_store_of_authenticated_user(api: list[UUID]) -> None:
+    """The user of the view counts, not the one of the session."""
     for number in (0, 1, 0):
-        store = api[number]
-        by_token = client_of(store).get("/look/")
-        by_session = signed_in(member_of(store)).get("/look/")
-        assert [(each.status_code, each.json()) for each in (by_token, by_session)] == [
-            (200, expected(api, number))
-        ] * 2
-        assert current_store_id() is None
-        assert not connection.in_atomic_block
+        store, other = api[number], api[1 - number]
+        for response in (
+            client_of(store).get("/look/"),
+            signed_in(member_of(store)).get("/look/"),
+            signed_in(member_of(other)).get("/look/", headers=token(store)),
+            async_to_sync(AsyncClient().get)("/look/", headers=token(store)),
+        ):
+            assert (response.status_code, response.json()) == (200, expected(api, number))
+            assert (current_store_id(), connection.in_atomic_block) == (None, False)
     named = client_of(*api).get("/look/", headers={"X-Store-Id": str(api[1])})
     assert named.json() == expected(api, 1)
     assert "X-Store-Id" in named["Vary"]
 
 
-def test_so_it_does_through_the_asynchronous_handler(api: list[UUID]) -> None:
-    headers = token(api[1])
-    response = async_to_sync(AsyncClient().get)("/look/", headers=headers)
-    assert response.json() == expected(api, 1)
-
-
-def test_the_user_of_the_view_counts_not_the_one_of_the_session(api: list[UUID]) -> None:
-    client = signed_in(member_of(api[0]))
-    assert client.get("/look/", headers=token(api[1])).json() == expected(api, 1)
-
-
 @pytest.mark.parametrize("path", ["/look/", "/free/"])
-def test_without_a_store_a_request_is_refused(api: list[UUID], path: str) -> None:
+def test_request_without_store_is_refused(api: list[UUID], path: str) -> None:
     nobody = Client().get(path)
     assert (nobody.status_code, nobody["WWW-Authenticate"]) == (401, "Token")
     for client, headers in ((client_of(), {}), (client_of(api[0]), {"X-Store-Id": str(api[1])})):
@@ -204,13 +194,13 @@ def test_without_a_store_a_request_is_refused(api: list[UUID], path: str) -> Non
     assert client_of(api[0]).get(path, headers={"X-Store-Id": "x" * 10_000}).status_code == 400
 
 
-def test_or_continues_without_one(api: list[UUID]) -> None:
+def test_request_without_store_continues(api: list[UUID]) -> None:
     connection.execute_wrappers.clear()
     with configured(REQUEST_WITHOUT_STORE="continue"), override_settings(ROOT_URLCONF=__name__):
         assert Client().get("/free/").json() == {"store": None, "seen": []}
 
 
-def test_another_stores_row_is_not_found(api: list[UUID]) -> None:
+def test_foreign_row_is_not_found(api: list[UUID]) -> None:
     own, others = customers()
     client = client_of(api[0])
     assert [row["id"] for row in client.get("/customers/").json()] == [str(own)]
@@ -220,7 +210,7 @@ def test_another_stores_row_is_not_found(api: list[UUID]) -> None:
     assert customers() == [own, others]
 
 
-def test_another_stores_key_in_the_data_is_an_error_of_its_field(api: list[UUID]) -> None:
+def test_foreign_key_in_data_is_error_of_field(api: list[UUID]) -> None:
     _own, others = customers()
     client = client_of(api[0])
     # Not among the choices of the serializer, whose query sees only the own store.
@@ -234,28 +224,24 @@ def test_another_stores_key_in_the_data_is_an_error_of_its_field(api: list[UUID]
 
 
 @with_and_without_atomic_requests
-def test_what_only_the_database_refuses_is_an_error_of_its_field_too(api: list[UUID], atomic_requests: bool) -> None:
+def test_refusal_of_database_is_error_of_field(api: list[UUID], atomic_requests: bool) -> None:
     connection.settings_dict["ATOMIC_REQUESTS"] = atomic_requests
     _own, others = customers()
     client = client_of(api[0])
     # The reference is checked at COMMIT, when the response is ready.
     for key in (others, uuid4()):
         answer = client.post("/rawnotes/", {"customer_id": str(key), "body": "!"})
-        assert (answer.status_code, answer.json()) == (
-            400,
-            {"customer": ["This refers to a row of another store, or to none."]},
-        )
+        said = {"customer": ["This refers to a row of another store, or to none."]}
+        assert (answer.status_code, answer.json()) == (400, said)
     Hook.does = lambda: Response(Customer.objects.create(store_id=api[1], name="x", email="").pk)
     answer = client.post("/hook/")
-    assert (answer.status_code, answer.json()) == (
-        400,
-        {"store": ["This belongs to another store than the current one."]},
-    )
+    said = {"store": ["This belongs to another store than the current one."]}
+    assert (answer.status_code, answer.json()) == (400, said)
     assert seen("SELECT count(*) FROM customer_note") == [(0,)]
     assert len(customers()) == 2
 
 
-def test_a_duplicate_of_another_store_is_like_a_free_value(api: list[UUID]) -> None:
+def test_duplicate_of_another_store_is_free(api: list[UUID]) -> None:
     invitation = {"email": "a@example.com", "token": "taken", "expires_at": "2030-01-01T00:00:00Z"}
     assert client_of(api[1]).post("/invitations/", invitation).status_code == 201
     client = client_of(api[0])
@@ -264,70 +250,52 @@ def test_a_duplicate_of_another_store_is_like_a_free_value(api: list[UUID]) -> N
     assert (taken.status_code, free.status_code) == (201, 201)
     assert {**taken.json(), "token": "free"} == free.json()
     own = client.post("/invitations/", invitation)
-    assert (own.status_code, own.json()) == (
-        400,
-        {"non_field_errors": ["The fields store, token must make a unique set."]},
-    )
-
-
-def fail(error: Exception) -> Callable[[], HttpResponseBase]:
-    def write_and_fail() -> HttpResponseBase:
-        write()
-        raise error
-
-    return write_and_fail
-
-
-def answer_with(status: int) -> Callable[[], HttpResponseBase]:
-    def write_and_answer() -> HttpResponseBase:
-        write()
-        return Response(status=status)
-
-    return write_and_answer
+    said = {"non_field_errors": ["The fields store, token must make a unique set."]}
+    assert (own.status_code, own.json()) == (400, said)
 
 
 @with_and_without_atomic_requests
 @pytest.mark.parametrize(
-    ("does", "status", "rows"),
+    ("end", "status", "rows"),
     [
-        (answer_with(200), 200, 1),
-        (answer_with(400), 400, 1),
-        (answer_with(503), 503, 0),
-        (fail(Http404()), 404, 0),
-        (fail(APIException()), 500, 0),
-        (fail(KeyError()), 500, 0),
+        (partial(Response, status=200), 200, 1),
+        (partial(Response, status=400), 400, 1),
+        (partial(Response, status=503), 503, 0),
+        (partial(fail, Http404), 404, 0),
+        (partial(fail, APIException), 500, 0),
+        (partial(fail, KeyError), 500, 0),
     ],
 )
-def test_exceptions_and_failures_roll_back(
-    api: list[UUID], does: Any, status: int, rows: int, atomic_requests: bool
-) -> None:
+def test_transaction_of_view(api: list[UUID], end: Any, status: int, rows: int, atomic_requests: bool) -> None:
+    def write_and_end() -> Any:
+        write()
+        return end()
+
     connection.settings_dict["ATOMIC_REQUESTS"] = atomic_requests
-    Hook.does = does
+    Hook.does = write_and_end
     assert client_of(api[0]).post("/hook/").status_code == status
     assert written() == rows
     assert not connection.in_atomic_block
 
 
-def test_an_exception_that_nothing_answers_leaves_no_transaction_open(api: list[UUID]) -> None:
-    Hook.does = fail(KeyError())
+def test_unanswered_exception_leaves_no_transaction(api: list[UUID]) -> None:
+    Hook.does = partial(fail, KeyError)
     with pytest.raises(KeyError):
         Hook.as_view()(RequestFactory().post("/hook/", headers=token(api[0])))
-    assert current_store_id() is None
-    assert not connection.in_atomic_block
-    assert written() == 0
+    assert (current_store_id(), connection.in_atomic_block) == (None, False)
 
 
-def test_in_a_test_of_the_project_the_transaction_around_goes_on(api: list[UUID]) -> None:
+def test_transaction_of_test_case_goes_on(api: list[UUID]) -> None:
     connection.settings_dict["ATOMIC_REQUESTS"] = True
     client = client_of(api[0])
     with transaction.atomic():
-        Hook.does = fail(Http404())
+        Hook.does = partial(fail, Http404)
         assert client.post("/hook/").status_code == 404
         with tenant_context(api[0]):
             assert canaries() == ["canary 0"]
 
 
-def test_dispatch_may_be_marked_to_hold_no_transaction(api: list[UUID]) -> None:
+def test_non_atomic_dispatch(api: list[UUID]) -> None:
     def look_without_transaction() -> Response:
         assert not connection.in_atomic_block
         with transaction.atomic():
@@ -337,7 +305,7 @@ def test_dispatch_may_be_marked_to_hold_no_transaction(api: list[UUID]) -> None:
     assert client_of(api[0]).post("/hook-without-transaction/").json() == ["canary 0"]
 
 
-def test_a_streamed_body_is_made_in_the_store(api: list[UUID]) -> None:
+def test_streamed_body_is_made_in_store(api: list[UUID]) -> None:
     def body() -> Iterator[str]:
         yield from canaries()
         write()
@@ -356,23 +324,8 @@ def test_a_streamed_body_is_made_in_the_store(api: list[UUID]) -> None:
     assert written() == 2
 
 
-def test_a_body_that_is_closed_early_rolls_back(api: list[UUID]) -> None:
-    def body() -> Iterator[str]:
-        write()
-        yield "part"
-        yield "never"
-
-    Hook.does = lambda: StreamingHttpResponse(body())
-    request = RequestFactory().post("/hook/", headers=token(api[1]))
-    response: Any = Hook.as_view()(request)
-    assert next(iter(response)) == b"part"
-    response.close()
-    assert written() == 0
-    assert not connection.in_atomic_block
-
-
 @with_and_without_atomic_requests
-def test_pages_of_the_browsable_api_offer_the_stores_own_rows(api: list[UUID], atomic_requests: bool) -> None:
+def test_browsable_api_offers_own_rows(api: list[UUID], atomic_requests: bool) -> None:
     connection.settings_dict["ATOMIC_REQUESTS"] = atomic_requests
     client = client_of(api[0], Accept="text/html")
     for page in (client.get("/notes/"), client.post("/notes/", {"customer": str(uuid4())})):
@@ -385,7 +338,7 @@ def test_pages_of_the_browsable_api_offer_the_stores_own_rows(api: list[UUID], a
     assert "canary" not in refused.content.decode()
 
 
-def test_the_viewset_of_the_guide_adds_rows_to_the_store_of_the_user(api: list[UUID]) -> None:
+def test_viewset_of_guide_adds_rows_to_own_store(api: list[UUID]) -> None:
     [block] = [block for block in blocks(read("docs/how-to/django-rest-framework.md")) if block.action]
     names: dict[str, Any] = {"__name__": "guide"}
     exec(block.text.replace("salon.models", "project.salon.models"), names)

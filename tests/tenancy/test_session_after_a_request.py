@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.core.signals import request_finished, request_started
-from django.db import close_old_connections, connection, connections, transaction
-from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.http.response import HttpResponseBase
+from django.db import close_old_connections, connection, transaction
+from django.http import HttpRequest, JsonResponse
 
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.tenancy import reset_store
@@ -27,7 +27,7 @@ from tests.tenancy.probe import (
     visible_in_transaction,
 )
 from tests.tenancy.session_state import STATEMENTS, state
-from tests.tenancy.web import Hook, canaries, member_of, signed_in
+from tests.tenancy.web import Hook, canaries, does, member_of, signed_in
 
 PATHS = ("/hooked/", "/hooked-without-transaction/")
 _MAY_NOT = ("set_config in a function", "SET SESSION AUTHORIZATION", "a temporary table")
@@ -40,32 +40,20 @@ def dirty(store: UUID, using: str = "default") -> None:
     execute("SET search_path TO public, nowhere", "SET row_security = off", using=using)
 
 
-@pytest.fixture
-def kept(two: list[UUID]) -> list[UUID]:
-    """Keep connections from one request to the next, as CONN_MAX_AGE does."""
-    connections.settings["default"]["CONN_MAX_AGE"] = 600
-    connections["default"].close()
-    del connections["default"]
-    return two
-
-
 @pytest.mark.parametrize("status", [200, 500])
 @pytest.mark.parametrize("path", PATHS)
-def test_the_next_request_finds_the_session_as_it_was_connected(kept: list[UUID], path: str, status: int) -> None:
+def test_next_request_finds_session_as_connected(kept: list[UUID], path: str, status: int) -> None:
     first, second = member_of(kept[0]), member_of(kept[1])
 
-    def answer_state(request: HttpRequest) -> HttpResponseBase:
+    def answer_state(request: HttpRequest) -> JsonResponse:
         return JsonResponse({"state": state()[:-1], "seen": canaries()})
 
-    def leave(request: HttpRequest) -> HttpResponseBase:
-        dirty(kept[1])
-        return HttpResponse(status=status)
-
-    def get(user: Any, path: str, view: Callable[[HttpRequest], HttpResponseBase]) -> Any:
+    def get(user: Any, path: str, view: Callable[[HttpRequest], Any]) -> Any:
         Hook.view = view
         return signed_in(user).get(path)
 
     before = [get(first, each, answer_state).json() for each in PATHS]
+    leave = does(partial(dirty, kept[1]), status=status)
     assert get(second, path, leave).status_code == status
     assert [get(first, each, answer_state).json() for each in PATHS] == before
     assert before[1]["state"] == before[0]["state"], "one connection"
@@ -73,7 +61,7 @@ def test_the_next_request_finds_the_session_as_it_was_connected(kept: list[UUID]
     assert visible() == []
 
 
-def test_a_request_without_a_store_leaves_nothing_either(kept: list[UUID]) -> None:
+def test_request_without_store_leaves_nothing(kept: list[UUID]) -> None:
     request_started.send(sender=None)
     execute(f"SET app.current_store_id = '{kept[1]}'")
     first = backend()
@@ -82,7 +70,7 @@ def test_a_request_without_a_store_leaves_nothing_either(kept: list[UUID]) -> No
     assert (visible(), carried(), backend()) == ([], "", first)
 
 
-def test_while_other_work_goes_on_on_the_connection_it_waits(kept: list[UUID]) -> None:
+def test_reset_waits_for_other_work_on_connection(kept: list[UUID]) -> None:
     """As a request of another coroutine on the same thread, or a test around its client."""
     with tenant_context(kept[0], atomic=False):
         request_started.send(sender=None)
@@ -109,9 +97,8 @@ def test_while_other_work_goes_on_on_the_connection_it_waits(kept: list[UUID]) -
 
 
 @pytest.mark.parametrize("scope", ["", "LOCAL "], ids=["session", "local"])
-def test_a_transaction_that_was_begun_past_django_and_left_open_ends_with_its_request(
-    kept: list[UUID], scope: str
-) -> None:
+def test_literal_transaction_ends_with_its_request(kept: list[UUID], scope: str) -> None:
+    """Django does not know of it."""
     request_started.send(sender=None)
     execute(f"BEGIN; SET {scope}app.current_store_id = '{kept[1]}'")
     request_finished.send(sender=None)
@@ -121,7 +108,7 @@ def test_a_transaction_that_was_begun_past_django_and_left_open_ends_with_its_re
 
 
 @pytest.mark.parametrize("options", [{"reset": reset_store}, {}], ids=["with a reset", "without"])
-def test_a_pool_gives_the_session_to_the_next_as_it_was_connected(two: list[UUID], options: dict[str, Any]) -> None:
+def test_pool_gives_session_back_as_connected(two: list[UUID], options: dict[str, Any]) -> None:
     with pool_alias("web", **options) as pool:
         before = state(POOLED)
         dirty(two[1], POOLED)
@@ -133,7 +120,7 @@ def test_a_pool_gives_the_session_to_the_next_as_it_was_connected(two: list[UUID
 
 
 @pytest.mark.parametrize("session", [True, False])
-def test_a_context_that_a_generator_leaves_open_ends_with_the_request(stores: list[UUID], session: bool) -> None:
+def test_context_of_abandoned_generator(stores: list[UUID], session: bool) -> None:
     def rows() -> Iterator[UUID]:
         with in_session(stores[1], using="default") if session else tenant_context(stores[1]):
             with tenant_context(stores[2], switch=True):
@@ -153,7 +140,7 @@ def test_a_context_that_a_generator_leaves_open_ends_with_the_request(stores: li
         assert visible() == [stores[0]]
 
 
-def test_a_context_of_another_request_on_the_same_thread_goes_on(stores: list[UUID]) -> None:
+def test_context_of_another_request_on_same_thread(stores: list[UUID]) -> None:
     """As when requests share a thread, each with its own copy of the context variables."""
     other, own = copy_context(), copy_context()
     context = tenant_context(stores[1], atomic=False)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import Context
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +22,18 @@ from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
 from tests.interpreter import ROOT
 from tests.support import change, seen
-from tests.tenancy.probe import POOLED, backend, carried, execute, in_session, in_thread, visible
+from tests.tenancy.probe import (
+    POOLED,
+    backend,
+    carried,
+    execute,
+    fail,
+    fail_in_database,
+    in_session,
+    in_thread,
+    pool_alias,
+    visible,
+)
 from tests.waiting import eventually
 
 SET_CONFIG = "FUNCTION pg_catalog.set_config(text, text, boolean)"
@@ -40,7 +52,7 @@ def of(store: UUID) -> tuple[list[UUID], str, UUID]:
 
 
 @pytest.mark.parametrize("pool", ["default", "web"], indirect=True)
-def test_it_is_set_when_the_connection_is_acquired_and_off_when_it_is_released(stores: list[UUID], pool: Any) -> None:
+def test_store_is_set_from_acquiring_to_releasing(stores: list[UUID], pool: Any) -> None:
     assert pool.connection is None
     with in_session(stores[0]):
         assert pool.connection is None, "nothing was acquired yet"
@@ -49,6 +61,9 @@ def test_it_is_set_when_the_connection_is_acquired_and_off_when_it_is_released(s
             assert visible(POOLED) == [stores[0]]
             assert Store.objects.using(POOLED).update(name="changed") == 1
         first = backend(POOLED)
+        pool.close()
+        assert in_thread(lambda: (backend(POOLED), state())) == (first, CLEAN), "it is clean for others"
+        assert (backend(POOLED), state()) == (first, of(stores[0])), "it is set again when it comes back"
     assert state() == CLEAN
     pool.close()
     assert (backend(POOLED), state()) == (first, CLEAN)
@@ -56,7 +71,7 @@ def test_it_is_set_when_the_connection_is_acquired_and_off_when_it_is_released(s
 
 
 @pytest.mark.parametrize("pool", ["default", "web"], indirect=True)
-def test_two_stores_follow_each_other_on_the_same_physical_connection(stores: list[UUID], pool: Any) -> None:
+def test_stores_follow_each_other_on_one_connection(stores: list[UUID], pool: Any) -> None:
     def use(store: UUID) -> tuple[int, object]:
         with in_session(store):
             return backend(POOLED), state()
@@ -66,18 +81,6 @@ def test_two_stores_follow_each_other_on_the_same_physical_connection(stores: li
     pool.close()
     assert in_thread(lambda: use(stores[1])) == (first, of(stores[1]))
     assert use(stores[2]) == (first, of(stores[2]))
-
-
-def test_a_connection_that_is_released_inside_is_clean_for_others_and_set_again_when_it_comes_back(
-    stores: list[UUID], pool: Any
-) -> None:
-    with in_session(stores[0]):
-        first = backend(POOLED)
-        pool.close()
-        assert in_thread(lambda: (backend(POOLED), state())) == (first, CLEAN)
-        assert (backend(POOLED), state()) == (first, of(stores[0]))
-        pool.close()
-    assert (backend(POOLED), state()) == (first, CLEAN)
 
 
 def test_nested_and_switched(stores: list[UUID], pool: Any) -> None:
@@ -103,9 +106,7 @@ def test_nested_and_switched(stores: list[UUID], pool: Any) -> None:
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-def test_the_pools_reset_clears_what_was_set_by_hand_and_in_manual_transactions(
-    stores: list[UUID], pool: Any, autocommit: bool
-) -> None:
+def test_reset_of_pool_clears_store_set_by_hand(stores: list[UUID], pool: Any, autocommit: bool) -> None:
     pool.set_autocommit(autocommit)
     execute(f"SELECT set_config('app.current_store_id', '{stores[0]}', false)", using=POOLED)
     if not autocommit:
@@ -116,14 +117,13 @@ def test_the_pools_reset_clears_what_was_set_by_hand_and_in_manual_transactions(
     assert (backend(POOLED), state()) == (first, CLEAN)
 
 
-def test_a_pool_that_does_not_reset_is_refused(stores: list[UUID], pool_without_reset: Any) -> None:
-    with pytest.raises(
-        TenantContextError, match=r"\['pooled'\]\['OPTIONS'\]\['pool'\]\['reset'\] = salon_jobs.tenancy.reset_store"
-    ):
+def test_pool_without_reset_is_refused(stores: list[UUID]) -> None:
+    reset = r"\['pooled'\]\['OPTIONS'\]\['pool'\]\['reset'\] = salon_jobs.tenancy.reset_store"
+    with pool_alias("default"), pytest.raises(TenantContextError, match=reset):
         in_session(stores[0]).__enter__()
 
 
-def test_it_needs_no_transaction_and_begins_in_none(stores: list[UUID], pool: Any) -> None:
+def test_session_needs_connection_outside_transaction(stores: list[UUID], pool: Any) -> None:
     wrong: Any = "for ever"
     with pytest.raises(TenantContextError, match="atomic=False"):
         tenant_context(stores[0], scope="session", using=POOLED)
@@ -140,7 +140,7 @@ def test_it_needs_no_transaction_and_begins_in_none(stores: list[UUID], pool: An
         in_session(stores[0]).__enter__()
 
 
-def test_a_connection_that_persists_goes_on_without_it(stores: list[UUID]) -> None:
+def test_persistent_connection_goes_on_without_store(stores: list[UUID]) -> None:
     first = backend()
     with in_session(stores[0], using="default"):
         assert (state("default"), backend()) == (of(stores[0]), first)
@@ -151,7 +151,7 @@ def test_a_connection_that_persists_goes_on_without_it(stores: list[UUID]) -> No
         assert backend() != first
 
 
-def test_coroutines_see_it_and_other_tasks_are_refused(stores: list[UUID], pool: Any) -> None:
+def test_session_of_coroutine(stores: list[UUID], pool: Any) -> None:
     @async_to_sync
     async def work() -> None:
         look = sync_to_async(visible)
@@ -165,7 +165,8 @@ def test_coroutines_see_it_and_other_tasks_are_refused(stores: list[UUID], pool:
     work()
 
 
-def test_settings_can_import_the_reset_before_django_is_ready() -> None:
+@pytest.mark.process
+def test_settings_import_reset_before_django_is_ready() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from salon_jobs.tenancy import reset_store"],
         cwd=ROOT,
@@ -190,24 +191,12 @@ def every_set_fails() -> Generator[None]:
         change(f"GRANT EXECUTE ON {SET_CONFIG} TO PUBLIC")
 
 
-def fail_in_python() -> None:
-    raise ZeroDivisionError
-
-
-def fail_in_the_database() -> None:
-    execute("SELECT nonsense", using=POOLED)
-
-
-def break_a_transaction_by_hand() -> None:
-    execute("BEGIN", "SELECT nonsense", using=POOLED)
-
-
-def lose_the_backend() -> None:
-    change("SELECT pg_terminate_backend(%s, 10000)", backend(POOLED))
+def lose_backend() -> None:
+    change("SELECT pg_terminate_backend(%s, 60000)", backend(POOLED))
     visible(POOLED)
 
 
-def in_a_transaction(happens: Callable[[], None]) -> Callable[[], None]:
+def in_transaction(happens: Callable[[], None]) -> Callable[[], None]:
     return transaction.atomic(using=POOLED)(happens)
 
 
@@ -220,16 +209,16 @@ def close() -> None:
 @pytest.mark.parametrize(
     ("happens", "error"),
     [
-        pytest.param(fail_in_python, ZeroDivisionError, id="error"),
-        pytest.param(fail_in_the_database, DatabaseError, id="database error"),
-        pytest.param(in_a_transaction(fail_in_the_database), DatabaseError, id="error in a transaction"),
-        pytest.param(break_a_transaction_by_hand, DatabaseError, id="broken transaction"),
-        pytest.param(lose_the_backend, OperationalError, id="lost backend"),
-        pytest.param(in_a_transaction(lose_the_backend), DatabaseError, id="lost backend in a transaction"),
-        pytest.param(in_a_transaction(close), DatabaseError, id="closed in a transaction"),
+        pytest.param(fail, ZeroDivisionError, id="error"),
+        pytest.param(partial(fail_in_database, POOLED), DatabaseError, id="database error"),
+        pytest.param(in_transaction(partial(fail_in_database, POOLED)), DatabaseError, id="error in a transaction"),
+        pytest.param(partial(execute, "BEGIN", "SELECT nonsense", using=POOLED), DatabaseError, id="broken by hand"),
+        pytest.param(lose_backend, OperationalError, id="lost backend"),
+        pytest.param(in_transaction(lose_backend), DatabaseError, id="lost backend in a transaction"),
+        pytest.param(in_transaction(close), DatabaseError, id="closed in a transaction"),
     ],
 )
-def test_whatever_happened_the_next_one_finds_it_clean(
+def test_next_session_is_clean(
     stores: list[UUID], pool: Any, happens: Callable[[], None], error: type[Exception]
 ) -> None:
     with pytest.raises(error), in_session(stores[0]):
@@ -242,7 +231,7 @@ def test_whatever_happened_the_next_one_finds_it_clean(
 
 
 @pytest.mark.parametrize("kind", ["literal", "autocommit"])
-def test_a_transaction_that_is_left_open_is_rolled_back_with_an_error(stores: list[UUID], pool: Any, kind: str) -> None:
+def test_open_transaction_is_rolled_back_with_error(stores: list[UUID], pool: Any, kind: str) -> None:
     context = in_session(stores[0])
     context.__enter__()
     first = backend(POOLED)
@@ -257,36 +246,36 @@ def test_a_transaction_that_is_left_open_is_rolled_back_with_an_error(stores: li
     assert seen("SELECT count(*) FROM store WHERE name = 'never committed'") == [(0,)]
 
 
-def test_a_backend_that_is_gone_at_the_end_is_no_error(stores: list[UUID], pool: Any) -> None:
+def test_backend_gone_at_end_is_no_error(stores: list[UUID], pool: Any) -> None:
     with in_session(stores[0]):
         first = backend(POOLED)
-        change("SELECT pg_terminate_backend(%s, 10000)", first)
+        change("SELECT pg_terminate_backend(%s, 60000)", first)
     assert (state(), backend(POOLED) == first) == (CLEAN, False)
 
 
-def test_a_connection_whose_reset_fails_in_the_block_is_discarded(
-    stores: list[UUID], pool: Any, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("in_pool", [False, True])
+def test_connection_whose_reset_fails_is_discarded(
+    stores: list[UUID], pool: Any, caplog: pytest.LogCaptureFixture, in_pool: bool
 ) -> None:
+    """By the end of the block, or by the pool."""
     context = in_session(stores[0])
     context.__enter__()
     first = backend(POOLED)
     with every_set_fails():
-        context.__exit__(None, None, None)
-        assert pool.connection is None
-    assert (state(), backend(POOLED) == first) == (CLEAN, False)
-    assert "connection_discarded database=pooled reason=permission denied for function set_config" in caplog.text
-
-
-def test_a_connection_whose_reset_fails_in_the_pool_is_discarded(stores: list[UUID], pool: Any) -> None:
-    with in_session(stores[0]):
-        first = backend(POOLED)
-        with every_set_fails():
+        if in_pool:
             pool.close()
             eventually(lambda: seen("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", first), [(0,)])
+        else:
+            context.__exit__(None, None, None)
+            assert pool.connection is None
+            log = "connection_discarded database=pooled reason=permission denied for function set_config"
+            assert log in caplog.text
+    if in_pool:
+        context.__exit__(None, None, None)
     assert (state(), backend(POOLED) == first) == (CLEAN, False)
 
 
-def test_a_store_that_cannot_be_set_is_an_error(stores: list[UUID], pool: Any) -> None:
+def test_store_that_cannot_be_set_is_error(stores: list[UUID], pool: Any) -> None:
     first = backend(POOLED)
     with every_set_fails(), pytest.raises(DatabaseError, match="permission denied"):
         in_session(stores[0]).__enter__()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from io import BytesIO, RawIOBase
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,15 @@ from django.db import DatabaseError, connection
 from django.http import FileResponse, HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.test import Client, RequestFactory
+from django.utils.decorators import async_only_middleware
 
 from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError, TransactionBroken
-from salon_jobs.tenancy.request import TenantMiddleware, stream_as
+from salon_jobs.tenancy.request import stream_as
 from tests.support import change
 from tests.tenancy.asgi import cookies_of, serve
-from tests.tenancy.probe import execute, in_thread
+from tests.tenancy.probe import execute, fail, in_thread
 from tests.tenancy.web import Hook, canaries, look, member_of, signed_in, write, written
 
 CLEAN: tuple[list[str], bool] = ([], False)
@@ -87,17 +88,19 @@ def by_server_cursor() -> Iterator[bytes]:
         yield f"{name};".encode()
 
 
-def writing(then: str = "") -> Iterator[bytes]:
-    """Write a row, then end, fail or go on."""
+def writing(then: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+    """Write a row, and do something before the last part."""
     yield b"begun"
     write()
     yield b"written"
-    if then == "fail":
-        raise ZeroDivisionError
+    then()
     yield b"ended"
 
 
-def test_each_part_is_made_as_the_store_and_nothing_between_them_is(two: list[UUID]) -> None:
+def test_part_is_made_in_store(two: list[UUID]) -> None:
+    """Between the parts there is no store, and a body that nobody reads opens nothing."""
+    stream_to_server(two[0], looking).close()
+    assert connection_state() == CLEAN
     response = stream(two[0], looking)
     assert not connection.in_atomic_block, "the view's transaction is over, the body's has not begun"
     parts = iter(response.streaming_content)
@@ -108,7 +111,7 @@ def test_each_part_is_made_as_the_store_and_nothing_between_them_is(two: list[UU
 
 
 @pytest.mark.parametrize("path", ["/hooked/", "/hooked-without-transaction/"])
-def test_a_server_side_cursor_goes_on_to_its_end(two: list[UUID], path: str) -> None:
+def test_server_side_cursor_goes_on_to_its_end(two: list[UUID], path: str) -> None:
     change(
         "INSERT INTO customer (id, store_id, name, email)"
         " SELECT gen_random_uuid(), s.id, 'canary ' || n, '' FROM store s, generate_series(10, 99) n"
@@ -119,36 +122,28 @@ def test_a_server_side_cursor_goes_on_to_its_end(two: list[UUID], path: str) -> 
     assert "canary 1" not in names
 
 
-def test_a_body_that_ends_commits(two: list[UUID]) -> None:
-    assert b"".join(stream(two[0], writing).streaming_content) == b"begunwrittenended"
-    assert written() == 1
-
-
-def test_a_body_that_fails_rolls_back(two: list[UUID]) -> None:
-    with pytest.raises(ZeroDivisionError):
-        list(stream(two[0], lambda: writing("fail")).streaming_content)
-    assert (written(), connection_state()) == (0, CLEAN)
-
-
-def swallowing(then: list[bytes]) -> Iterator[bytes]:
-    """Write a row, swallow the error that aborts the transaction, and end."""
-    write()
-    yield b"begun"
+def swallow() -> None:
+    """Swallow the error that aborts the transaction."""
     with suppress(DatabaseError):
         execute("SELECT 1 / 0")
-    yield from then
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_body_that_can_not_be_committed_does_not_end_well(two: list[UUID], is_async: bool) -> None:
+@pytest.mark.parametrize(
+    ("then", "error"), [(lambda: None, None), (fail, ZeroDivisionError), (swallow, TransactionBroken)]
+)
+def test_body_commits_at_its_end(
+    two: list[UUID], then: Callable[[], None], error: type[Exception] | None, is_async: bool
+) -> None:
     async def abody() -> AsyncIterator[bytes]:
-        parts = swallowing([b"ended"])
+        parts = writing(then)
         while part := await sync_to_async(lambda: next(parts, b""))():
             yield part
 
-    with failed_response(), pytest.raises(TransactionBroken):
-        astream([two[0]], abody) if is_async else list(stream(two[0], lambda: swallowing([])).streaming_content)
-    assert (written(), connection_state()) == (0, CLEAN)
+    with failed_response(), pytest.raises(error) if error else nullcontext():
+        sent = astream([two[0]], abody)[0] if is_async else stream(two[0], lambda: writing(then)).getvalue().decode()
+        assert sent == "begunwrittenended"
+    assert (written(), connection_state()) == (0 if error else 1, CLEAN)
 
 
 @contextmanager
@@ -166,7 +161,7 @@ def assert_given_back(store: UUID) -> None:
     assert written() == 0
 
 
-def test_a_body_that_nobody_ends_or_closes_gives_its_connection_back(pooled: object, two: list[UUID]) -> None:
+def test_abandoned_body_gives_connection_back(pooled: object, two: list[UUID]) -> None:
     def begin() -> None:
         response = StreamingHttpResponse(writing())
         stream_as(tenant_context(two[0]), response)
@@ -177,39 +172,48 @@ def test_a_body_that_nobody_ends_or_closes_gives_its_connection_back(pooled: obj
     assert_given_back(two[0])
 
 
-@pytest.mark.parametrize("by", ["the body", "a middleware around it"])
-def test_a_body_that_fails_under_asgi_gives_its_connection_back(
-    pooled: object, two: list[UUID], monkeypatch: pytest.MonkeyPatch, by: str
-) -> None:
-    """Django closes no response that failed, and the thread that holds the connection ends."""
+async def failing(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for part in parts:
+        yield part
+        raise ZeroDivisionError
 
-    async def failing(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        async for part in parts:
-            yield part
-            raise ZeroDivisionError
 
-    async def body() -> AsyncIterator[bytes]:
-        await sync_to_async(write)()
-        yield b"written"
+async def awriting() -> AsyncIterator[bytes]:
+    await sync_to_async(write)()
+    yield b"written"
+    await asyncio.Event().wait()
 
-    async def process(self: TenantMiddleware, request: HttpRequest, view: Callable[..., Any]) -> Any:
-        response: Any = await run(self, request, view)
+
+@async_only_middleware
+def breaking(get_response: Callable[[HttpRequest], Awaitable[Any]]) -> Callable[[HttpRequest], Awaitable[Any]]:
+    """Have bodies fail outside of TenantMiddleware."""
+
+    async def middleware(request: HttpRequest) -> Any:
+        response = await get_response(request)
         response.streaming_content = failing(response.streaming_content)
         return response
 
-    run = TenantMiddleware._run_async
-    if by == "a middleware around it":
-        monkeypatch.setattr(TenantMiddleware, "_run_async", process)
+    return middleware
+
+
+@pytest.mark.parametrize("by_middleware", [False, True])
+def test_failed_async_body_gives_connection_back(
+    pooled: object, two: list[UUID], settings: Any, by_middleware: bool
+) -> None:
+    """Django closes no response that failed, and the thread that holds the connection ends."""
+    middleware = settings.MIDDLEWARE
     with failed_response():
+        if by_middleware:
+            settings.MIDDLEWARE = [f"{__name__}.breaking", *middleware]
         with pytest.raises(ZeroDivisionError) as failed:
-            astream([two[0]], body if by == "a middleware around it" else lambda: failing(body()))
-        monkeypatch.undo()
+            astream([two[0]], awriting if by_middleware else lambda: failing(awriting()))
+        settings.MIDDLEWARE = middleware
         assert_given_back(two[0])
         assert failed.value.__traceback__ is not None, "what it holds need not be collected before"
         del failed
 
 
-def test_a_client_that_goes_away_rolls_back_and_leaves_a_clean_connection(two: list[UUID]) -> None:
+def test_client_disconnects(two: list[UUID]) -> None:
     cleaned: list[list[str]] = []
 
     def body() -> Iterator[bytes]:
@@ -228,38 +232,25 @@ def test_a_client_that_goes_away_rolls_back_and_leaves_a_clean_connection(two: l
     assert list(parts) == [], "nothing is made after it was closed"
 
 
-def test_a_body_that_nobody_reads_opens_nothing(two: list[UUID]) -> None:
-    stream_to_server(two[0], looking).close()
-    assert connection_state() == CLEAN
-
-
-def test_an_asynchronous_body_works_under_wsgi_too(two: list[UUID]) -> None:
-    with pytest.warns(Warning, match="must consume asynchronous iterators"):
-        parts = list(stream_to_server(two[0], alooking))
-    assert [part.decode() for part in parts] == alooking_parts(two[0], 0)
-    assert connection_state() == CLEAN
+def test_client_disconnects_from_async_body(two: list[UUID]) -> None:
+    assert astream([two[0]], awriting, leave_after=b"written") == ["written"]
+    assert written() == 0
 
 
 @pytest.mark.parametrize("path", ["/ahooked/", "/ahooked-without-transaction/"])
-def test_an_asynchronous_body_is_made_as_the_store(two: list[UUID], path: str) -> None:
+def test_async_body_is_made_in_store(two: list[UUID], path: str) -> None:
     bodies = astream(two, alooking, path)
     assert bodies == ["".join(alooking_parts(store, number)) for number, store in enumerate(two)]
 
 
-def test_a_synchronous_body_under_asgi_too(two: list[UUID]) -> None:
+def test_body_of_other_kind_than_server(two: list[UUID]) -> None:
+    with pytest.warns(Warning, match="must consume asynchronous iterators"):
+        parts = list(stream_to_server(two[0], alooking))
+    assert [part.decode() for part in parts] == alooking_parts(two[0], 0)
+    assert connection_state() == CLEAN
     with pytest.warns(Warning, match="must consume synchronous iterators"):
         bodies = astream([two[1]], looking)
     assert bodies == [f"{two[1]} ['canary 1'] ['canary 1']"]
-
-
-def test_a_client_that_goes_away_from_an_asynchronous_body_rolls_back(two: list[UUID]) -> None:
-    async def body() -> AsyncIterator[bytes]:
-        await sync_to_async(write)()
-        yield b"written"
-        await asyncio.Event().wait()
-
-    assert astream([two[0]], body, leave_after=b"written") == ["written"]
-    assert written() == 0
 
 
 class Rows(RawIOBase):
@@ -275,9 +266,8 @@ class Rows(RawIOBase):
         return False
 
 
-def test_files_are_sent_by_the_server_and_those_kept_in_rows_are_read_as_the_store(
-    two: list[UUID], tmp_path: Path
-) -> None:
+def test_file_response(two: list[UUID], tmp_path: Path) -> None:
+    """Plain files are sent by the server, those kept in rows are read as the store."""
     (tmp_path / "price-list").write_bytes(b"prices")
     client = signed_in(member_of(two[0]))
     for file, body, by_server in (
@@ -293,7 +283,7 @@ def test_files_are_sent_by_the_server_and_those_kept_in_rows_are_read_as_the_sto
     assert not connection.in_atomic_block
 
 
-def test_a_response_whose_body_can_not_be_reached_is_refused(two: list[UUID]) -> None:
+def test_unreachable_body_is_refused(two: list[UUID]) -> None:
     class OneOfTheirs(HttpResponseBase):
         streaming = True
 
@@ -308,7 +298,7 @@ def test_a_response_whose_body_can_not_be_reached_is_refused(two: list[UUID]) ->
     assert not connection.in_atomic_block
 
 
-def test_the_parts_of_an_asynchronous_body_may_be_read_by_many_tasks(two: list[UUID]) -> None:
+def test_parts_read_by_many_tasks(two: list[UUID]) -> None:
     async def read_all() -> list[str]:
         response: Any = StreamingHttpResponse(alooking())
         stream_as(tenant_context(two[0]), response)
@@ -325,29 +315,16 @@ def test_the_parts_of_an_asynchronous_body_may_be_read_by_many_tasks(two: list[U
     assert asyncio.run(read_all()) == alooking_parts(two[0], 0)
 
 
-def failing_once() -> Iterator[bytes]:
-    """Iterate over a body whose first part fails, and which would go on."""
-    errors = [ZeroDivisionError()]
-
-    def part() -> bytes:
-        if errors:
-            raise errors.pop()
-        return str(current_store_id()).encode()
-
-    return iter(part, b"")
-
-
 @pytest.mark.parametrize("fails", ["the first part", "setting the store"])
-def test_a_body_that_failed_makes_no_parts_without_the_store(stores: list[UUID], fails: str) -> None:
+def test_failed_body_makes_no_more_parts(stores: list[UUID], fails: str) -> None:
     in_part = fails == "the first part"
-    response = StreamingHttpResponse(failing_once() if in_part else iter([b"made"]))
+    works: Iterator[Any] = iter([fail, lambda: str(current_store_id()).encode()] if in_part else [lambda: b"made"])
+    # Unlike a generator, this goes on after an error.
+    response = StreamingHttpResponse(iter(lambda: next(works)(), b""))  # noqa: PLW0108 - the next one each time
     stream_as(tenant_context(stores[0]), response)
     parts = iter(response)
-    if in_part:
-        with pytest.raises(ZeroDivisionError):
-            next(parts)
-    else:
-        with tenant_context(stores[1]), pytest.raises(TenantContextError):
-            next(parts)
+    other = nullcontext() if in_part else tenant_context(stores[1])
+    with other, pytest.raises(ZeroDivisionError if in_part else TenantContextError):
+        next(parts)
     assert next(parts, None) is None
     response.close()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import pytest
 from django import forms
 from django.contrib.auth.models import Group
-from django.db import DatabaseError, IntegrityError, ProgrammingError, connection, transaction
-from django.forms import CharField, Form, UUIDField
-from django.http import HttpRequest, HttpResponse
+from django.db import DatabaseError, IntegrityError, ProgrammingError, transaction
+from django.http import HttpRequest
 from django.test import RequestFactory
 
 from project.salon.models import Customer, CustomerNote
@@ -19,7 +18,8 @@ from salon_jobs import current_store_id, tenant_context
 from salon_jobs.tenancy import form_errors, violation_of
 from tests.docs.markdown import blocks, read
 from tests.support import seen
-from tests.tenancy.web import send, written
+from tests.tenancy.probe import execute, fail
+from tests.tenancy.web import both_handlers, does, send, written
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Any]
@@ -27,7 +27,6 @@ else:
     ModelForm = forms.ModelForm  # generic only for type checkers
 ANOTHER_STORE = "This belongs to another store than the current one."
 NO_SUCH_ROW = "This refers to a row of another store, or to none."
-both_handlers = pytest.mark.parametrize("path", ["/hooked/", "/ahooked/"])
 
 
 def foreign_customer(store: UUID) -> UUID:
@@ -45,73 +44,53 @@ def note_on(customer: UUID, store: UUID) -> None:
     CustomerNote.objects.create(store_id=store, customer_id=customer, body="!")
 
 
-def does(work: Callable[..., object], *arguments: Any) -> Callable[[Any], HttpResponse]:
-    return lambda _: HttpResponse(str(work(*arguments)))
-
-
-@both_handlers
-def test_a_view_that_writes_for_another_store_answers_403(two: list[UUID], path: str) -> None:
-    assert send(two[0], path, does(write_to, two[0])).status_code == 200
-    assert send(two[0], path, does(write_to, two[1])).status_code == 403
-    move = does(lambda: Customer.objects.update(store_id=two[1]))
-    assert send(two[0], path, move).status_code == 403
-    assert written() == 1
-
-
-@both_handlers
-def test_so_does_one_that_refers_to_a_row_of_another_store(two: list[UUID], path: str) -> None:
-    for key in (foreign_customer(two[0]), uuid4()):
-        assert send(two[0], path, does(note_on, key, two[0])).status_code == 403
-    assert seen("SELECT count(*) FROM customer_note") == [(0,)]
-
-
-@both_handlers
-def test_what_stores_have_no_part_in_is_an_error_of_ours(two: list[UUID], path: str) -> None:
+@pytest.fixture
+def noted(two: list[UUID]) -> Customer:
+    """Write a note on the customer of the first store; return that customer."""
     with tenant_context(two[0]):
         [own] = Customer.objects.all()
         note_on(own.pk, two[0])
-    for fails in (own.delete, lambda: connection.cursor().execute("TRUNCATE customer"), lambda: uuid4().missing):  # type: ignore[attr-defined]
-        assert send(two[0], path, does(fails)).status_code == 500
+    return own
 
 
-def error_of(store: UUID, work: Callable[..., object], *arguments: Any) -> DatabaseError:
-    with pytest.raises(DatabaseError) as raised, tenant_context(store):
-        work(*arguments)
-    return raised.value
-
-
-def test_it_is_the_validation_error_of_full_clean(two: list[UUID]) -> None:
-    own, other = two
-    foreign = foreign_customer(own)
-    for work, arguments, field, text in (
-        (write_to, (other,), "store", ANOTHER_STORE),
-        (note_on, (foreign, own), "customer", NO_SUCH_ROW),
+@both_handlers
+def test_status_of_view(two: list[UUID], noted: Customer, path: str) -> None:
+    for work, status in (
+        (partial(write_to, two[0]), 200),
+        (partial(write_to, two[1]), 403),
+        (lambda: Customer.objects.update(store_id=two[1]), 403),
+        (partial(note_on, foreign_customer(two[0]), two[0]), 403),
+        (partial(note_on, uuid4(), two[0]), 403),
+        # What stores have no part in is an error of ours.
+        (noted.delete, 500),
+        (partial(execute, "TRUNCATE customer"), 500),
+        (partial(fail, AttributeError), 500),
     ):
-        violation = violation_of(error_of(own, work, *arguments))
-        assert violation is not None
-        assert violation.message_dict == {field: [text]}
+        assert send(two[0], path, does(work)).status_code == status
+    assert (written(), seen("SELECT count(*) FROM customer_note")) == (1, [(1,)])
 
 
-def test_and_nothing_for_any_other_error(two: list[UUID]) -> None:
-    with tenant_context(two[0]):
-        [own] = Customer.objects.all()
-        note_on(key := own.pk, two[0])
-    others: list[tuple[type[DatabaseError], Callable[[], object]]] = [
-        (IntegrityError, own.delete),
-        (ProgrammingError, lambda: connection.cursor().execute("TRUNCATE customer")),
-        (IntegrityError, lambda: Customer.objects.create(id=key, store_id=two[0], name="", email="")),
-        (IntegrityError, lambda: Group.objects.create(name=None)),  # type: ignore[misc]
-    ]
-    for kind, work in others:
-        error = error_of(two[0], work)
-        assert type(error) is kind
-        assert violation_of(error) is None
+def test_violation_is_validation_error_of_field(two: list[UUID], noted: Customer) -> None:
+    own, other = two
+    for kind, work, messages in (
+        (ProgrammingError, partial(write_to, other), {"store": [ANOTHER_STORE]}),
+        (IntegrityError, partial(note_on, foreign_customer(own), own), {"customer": [NO_SUCH_ROW]}),
+        (IntegrityError, noted.delete, None),
+        (ProgrammingError, partial(execute, "TRUNCATE customer"), None),
+        (IntegrityError, partial(Customer.objects.create, id=noted.pk, store_id=own, name="", email=""), None),
+        (IntegrityError, partial(Group.objects.create, name=None), None),
+    ):
+        with pytest.raises(DatabaseError) as raised, tenant_context(own):
+            work()
+        assert type(raised.value) is kind
+        violation = violation_of(raised.value)
+        assert (violation and violation.message_dict) == messages
     assert violation_of(KeyError()) is None
 
 
-class NoteForm(Form):
-    customer = UUIDField()
-    body = CharField()
+class NoteForm(forms.Form):
+    customer = forms.UUIDField()
+    body = forms.CharField()
 
 
 class CustomerForm(ModelForm):
@@ -120,7 +99,7 @@ class CustomerForm(ModelForm):
         fields = ("name", "email")
 
 
-def test_a_form_has_the_error_at_its_field(two: list[UUID]) -> None:
+def test_form_has_error_at_its_field(two: list[UUID]) -> None:
     with tenant_context(two[0]):
         for key, errors in ((foreign_customer(two[0]), {"customer": [NO_SUCH_ROW]}), (Customer.objects.get().pk, {})):
             form = NoteForm({"customer": str(key), "body": "!"})
@@ -133,7 +112,7 @@ def test_a_form_has_the_error_at_its_field(two: list[UUID]) -> None:
     assert seen("SELECT count(*) FROM customer_note") == [(1,)]
 
 
-def test_or_as_a_whole_where_the_field_is_not_in_it(two: list[UUID]) -> None:
+def test_form_without_field_has_error_as_a_whole(two: list[UUID]) -> None:
     with tenant_context(two[0]):
         form = CustomerForm({"name": "written", "email": "x@example.com"}, instance=Customer(store_id=two[1]))
         assert form.is_valid()
@@ -147,7 +126,7 @@ def test_or_as_a_whole_where_the_field_is_not_in_it(two: list[UUID]) -> None:
 
 
 class AddNoteForm(ModelForm):
-    customer_id = UUIDField()
+    customer_id = forms.UUIDField()
 
     class Meta:
         model = CustomerNote
@@ -160,7 +139,7 @@ class AddNoteForm(ModelForm):
         return super().save(commit)
 
 
-def test_the_view_of_the_guide_shows_the_form_again(two: list[UUID]) -> None:
+def test_view_of_guide_shows_form_again(two: list[UUID]) -> None:
     [block] = [each for each in blocks(read("docs/how-to/tenant-middleware.md")) if "class AddNote" in each.text]
     names: dict[str, Any] = {}
     exec(block.text, names)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
@@ -20,10 +22,13 @@ from django.urls import path, re_path
 from project.salon.models import Customer, Membership
 from salon_jobs import current_store_id
 from salon_jobs.tenancy.request import without_store
+from tests.interpreter import run_python
 from tests.settings import SALON_JOBS
 from tests.support import change, new_store_id, seen
+from tests.waiting import LIMIT_S
 
 NOTHING: dict[str, Any] = {"store": None, "seen": []}
+both_handlers = pytest.mark.parametrize("path", ["/hooked/", "/ahooked/"])
 
 
 def canaries() -> list[str]:
@@ -55,6 +60,17 @@ def write(request: HttpRequest | None = None) -> None:
 def written() -> int:
     """Count the rows that were committed."""
     return int(seen("SELECT count(*) FROM customer WHERE name = 'written'")[0][0])
+
+
+def does(*works: Callable[[], object], status: int = 200) -> Callable[[HttpRequest], HttpResponse]:
+    """Return a view that does this and answers."""
+
+    def view(request: HttpRequest) -> HttpResponse:
+        for work in works:
+            work()
+        return HttpResponse(status=status)
+
+    return view
 
 
 class Hook:
@@ -138,6 +154,15 @@ def two(web_role: None) -> Iterator[list[UUID]]:
     change("TRUNCATE auth_user CASCADE")
 
 
+@pytest.fixture
+def kept(two: list[UUID]) -> list[UUID]:
+    """Keep connections from one request to the next, as CONN_MAX_AGE does."""
+    connections.settings["default"]["CONN_MAX_AGE"] = 600
+    connections["default"].close()
+    del connections["default"]
+    return two
+
+
 def member_of(*stores: UUID) -> User:
     """Create a user who belongs to stores."""
     user = User.objects.using("owner").create(username=f"user {uuid4()}")
@@ -152,6 +177,16 @@ def signed_in(user: User | None, **options: Any) -> Client:
     if user is not None:
         client.force_login(user)
     return client
+
+
+def serve_process(
+    first_request: str = "from django.db import connection; connection.ensure_connection(); print('served')",
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:
+    """Load the WSGI application in a process of its own and connect, as a request would."""
+    program = "import warnings; warnings.simplefilter('error'); import project.wsgi; "
+    surroundings = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment}
+    return run_python("-c", program + first_request, environment=surroundings)
 
 
 def get_async(user: User, path: str, **options: Any) -> Any:
@@ -177,7 +212,7 @@ def send(store: UUID, path: str, view: Callable[[HttpRequest], Any]) -> Any:
 @pytest.fixture
 def pooled(two: list[UUID]) -> Iterator[dict[str, Any]]:
     """Give every thread its connection from a pool of one; return the pool's options, which a test may change."""
-    pool = {"min_size": 1, "max_size": 1, "timeout": 10}
+    pool = {"min_size": 1, "max_size": 1, "timeout": LIMIT_S}
     default = connections.settings["default"]
     default.update(CONN_MAX_AGE=0, CONN_HEALTH_CHECKS=False, OPTIONS={**default.get("OPTIONS", {}), "pool": pool})
     connection.close()

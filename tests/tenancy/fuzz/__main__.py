@@ -22,7 +22,7 @@ def main() -> int:
     django.setup()
     logging.disable()
     from tests.conftest import migrated_database
-    from tests.tenancy.fuzz.fleet import run
+    from tests.tenancy.fuzz.visits import run
 
     with migrated_database():
         began = time.monotonic()

@@ -18,6 +18,7 @@ from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy import carry_store
+from tests.support import change, new_store_id
 from tests.tenancy.probe import in_thread
 
 READ = "SELECT store_id, name FROM customer"
@@ -26,6 +27,16 @@ READ = "SELECT store_id, name FROM customer"
 def canary(store: UUID) -> str:
     """Return the name of a store's only customer."""
     return f"canary of {store}"
+
+
+def add_stores(count: int) -> list[UUID]:
+    """Add stores, each with its canary."""
+    stores = [new_store_id() for _ in range(count)]
+    for store in stores:
+        change("INSERT INTO store (id, name) VALUES (%s, 'Salon')", store)
+        customer = "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')"
+        change(customer, uuid4(), store, canary(store))
+    return stores
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
@@ -16,8 +16,8 @@ from salon_jobs import tenant_context
 from salon_jobs.conf import settings as conf
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
-from tests.support import another_process, change, new_store_id
-from tests.tenancy.fuzz.actor import Actor, Boom, Witness, canary
+from tests.support import another_process
+from tests.tenancy.fuzz.actor import Actor, Boom, Witness, add_stores
 
 WORKER = "default"
 _LEFT = ("SET statement_timeout = '9min'", "SET search_path = nowhere", "SELECT pg_advisory_lock(8)", "LISTEN left")
@@ -26,11 +26,7 @@ _LEFT = ("SET statement_timeout = '9min'", "SET search_path = nowhere", "SELECT 
 def run(statements: int, *, seed: int, at_once: int, stores: int, threads: int) -> Witness:
     """Run coroutines of that many statements in all. Needs a migrated database without stores."""
     witness = Witness(statements)
-    ids = [new_store_id() for _ in range(stores)]
-    for store in ids:
-        change("INSERT INTO store (id, name) VALUES (%s, 'Salon')", store)
-        named = (uuid4(), store, canary(store))
-        change("INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')", *named)
+    ids = add_stores(stores)
     chance = random.Random(seed)
 
     async def handler(store_id: UUID, number: int) -> None:

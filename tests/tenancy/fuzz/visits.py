@@ -1,31 +1,35 @@
-"""Requests, jobs and asyncio tasks, each of which must leave nothing behind."""
+"""Requests, jobs and asyncio tasks, each of which must leave nothing behind: many at once on few connections."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, cast
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.core.signals import request_finished, request_started
 from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
-from django.test import RequestFactory
+from django.test import RequestFactory, override_settings
 
 from salon_jobs import tenant_context
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import LeaseLost, TenantContextError
+from salon_jobs.tenancy import reset_store
 from salon_jobs.tenancy.request import TenantMiddleware
 from tests import tasks
-from tests.support import claim, run
+from tests.support import another_process, claim
+from tests.support import run as run_job
 from tests.tenancy.asgi import own_thread
-from tests.tenancy.fuzz.actor import Actor, Boom, Witness
-from tests.tenancy.probe import POOLED
+from tests.tenancy.fuzz.actor import Actor, Boom, Witness, add_stores
+from tests.tenancy.probe import POOLED, pool_alias
 
 KEPT: Final = "web"
 WORKER: Final = "default"
@@ -37,6 +41,10 @@ class Visitor(Actor):
     def __init__(self, witness: Witness, stores: list[UUID], seed: int, process_id: int) -> None:
         super().__init__(witness, stores, seed)
         self.process_id = process_id
+
+    def visit_until_done(self) -> None:
+        while not self.witness.is_done:
+            self.visit()
 
     def visit(self) -> None:
         """Make one visit of a random kind, with what Django does before and after a request."""
@@ -153,7 +161,7 @@ class Visitor(Actor):
                 raise Boom
         for each in claim(self.process_id, 3):
             acting.actor = self
-            run(each, self.process_id)
+            run_job(each, self.process_id)
         self.witness.read(WORKER, None, "after a job")
 
     async def visit_async(self) -> None:
@@ -241,3 +249,74 @@ def in_a_job(store_id: UUID | None) -> None:
         return
     with transaction.atomic(using=WORKER):
         actor.act(WORKER, store_id)
+
+
+# Many concurrent visitors on few connections
+
+STORES = 12
+THREADS = 5
+TASKS = 4
+CONNECTIONS = 3
+
+
+def run(statements: int, *, seed: int) -> Witness:
+    """Run that many statements, or until one is wrong. Needs a migrated database without stores."""
+    witness = Witness(statements)
+    stores = add_stores(STORES)
+    pool = pool_alias(KEPT, max_size=CONNECTIONS, reset=reset_store)
+    with pool, _job_bodies_and_resolver():
+        visitors = [Visitor(witness, stores, seed + number, another_process()) for number in range(THREADS)]
+        works: list[Callable[[], None]] = [visitor.visit_until_done for visitor in visitors]
+        works.append(partial(asyncio.run, _visit_in_tasks(witness, stores, random.Random(seed), another_process())))
+        threads = [threading.Thread(target=_guarded, args=(witness, work)) for work in works]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return witness
+
+
+def _guarded(witness: Witness, work: Any) -> None:
+    try:
+        work()
+    except BaseException as error:  # kept, and judged at the end
+        witness.surprises.append(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        connections.close_all()
+
+
+async def _visit_in_tasks(witness: Witness, stores: list[UUID], chance: random.Random, process_id: int) -> None:
+    """Keep some tasks running, and cancel one in four at a random point."""
+    running: set[asyncio.Task[None]] = set()
+    while not witness.is_done:
+        while len(running) < TASKS:
+            visitor = Visitor(witness, stores, chance.randrange(2**32), process_id)
+            kinds = (visitor.visit_async, visitor.visit_alone, visitor.visit_sharing, visitor.visit_served)
+            task = asyncio.create_task(chance.choice(kinds)())
+            running.add(task)
+            if chance.random() < 0.25:
+                asyncio.get_running_loop().call_later(chance.random() / 50, task.cancel)
+        done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        _judge(done)
+    if running:
+        _judge((await asyncio.wait(running))[0])
+    await sync_to_async(connections.close_all)()
+
+
+def _judge(done: set[asyncio.Task[None]]) -> None:
+    for task in done:
+        with suppress(asyncio.CancelledError):
+            task.result()
+
+
+@contextmanager
+def _job_bodies_and_resolver() -> Generator[None]:
+    tasks.hooks.store = lambda store_id, **_: in_a_job(store_id)
+    tasks.hooks.system = lambda **_: in_a_job(None)
+    found_by = {**settings.SALON_JOBS, "REQUEST_STORE": f"{__name__}.ByHeader"}
+    try:
+        with override_settings(SALON_JOBS=found_by):
+            yield
+    finally:
+        tasks.hooks.reset()
