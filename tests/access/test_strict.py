@@ -15,14 +15,14 @@ from project.salon.models import Customer, Membership, Store
 from salon_jobs import tenant_context
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy import expect_no_rows
-from tests.support import change
+from tests.support import row
 
 
 @pytest.fixture
 def customer(stores: list[UUID], web_role: None, settings: Any) -> UUID:
     """Write a customer of the first store, and be the web role, in strict mode."""
     settings.SALON_JOBS = {**settings.SALON_JOBS, "STRICT": True}
-    change("INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'Aiko', '')", uuid4(), stores[0])
+    row("customer", store_id=stores[0], name="Aiko", email="")
     return stores[0]
 
 

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -22,7 +22,7 @@ from salon_jobs.conf import settings as conf
 from tests.docs.markdown import blocks, read
 from tests.interpreter import ROOT
 from tests.settings import PASSWORD, TEST_DATABASE, url_for
-from tests.support import change
+from tests.support import row
 
 Superuser = psycopg.Connection[Any]
 
@@ -42,8 +42,7 @@ def support(superuser: Superuser, stores: list[UUID], settings: Any) -> Iterator
     )
     assert done.made == (role,)
     for number, store in enumerate(stores):
-        insert = "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')"
-        change(insert, uuid4(), store, f"customer {number}")
+        row("customer", store_id=store, name=f"customer {number}", email="")
     fixed = fix(superuser, using="default")
     assert {drift.kind for drift in fixed} == {"grant", "policy"}
     yield role

@@ -32,7 +32,7 @@ from tests.docs.markdown import blocks, read
 from tests.interpreter import ROOT, run_command
 from tests.settings import MIDDLEWARE, SALON_JOBS
 from tests.staff.names import operator_reads_names
-from tests.support import change, new_store_id, seen
+from tests.support import change, new_store_id, row, seen
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -101,8 +101,7 @@ def two(database: None, stores: list[UUID]) -> Iterator[list[UUID]]:
     """Be a web process in strict mode, with a customer in each of two stores."""
     for number, store in enumerate(stores[:2]):
         change("UPDATE store SET name = %s WHERE id = %s", ("Acme", "Beta")[number], store)
-        customer = "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')"
-        change(customer, uuid4(), store, f"of-{number}")
+        row("customer", store_id=store, name=f"of-{number}", email="")
     wanted = {**SALON_JOBS, "DATABASE": "web", "OPERATOR_DATABASE": "operator"}
     wrappers = {alias: list(connections[alias].execute_wrappers) for alias in ("web", "operator")}
     for alias in wrappers:
@@ -120,7 +119,7 @@ def staff(*stores: UUID, may: tuple[str, ...] = (), everything: bool = False) ->
     allowed = {"view_customer", "add_customer", "change_customer", "delete_customer", *may}
     user.user_permissions.set(Permission.objects.filter(codename__in=allowed))
     for store in stores:
-        change("INSERT INTO membership (id, store_id, user_id) VALUES (%s, %s, %s)", uuid4(), store, user.pk)
+        row("membership", store_id=store, user_id=user.pk)
     client = Client()
     client.force_login(user)
     return client

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from project.salon.models import Store
-from tests.support import change
+from tests.support import change, new_store_id
 from tests.tenancy.web import Hook, alook, configured, expected, get_async, look, member_of, signed_in
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -27,7 +27,7 @@ def choose(client: Client, store: object, path: str = "/hooked/") -> Any:
 def test_browser_is_offered_stores_and_keeps_choice(two: list[UUID], path: str) -> None:
     Hook.view = alook if "ahooked" in path else look
     client = signed_in(member_of(*two))
-    change("INSERT INTO store (id, name) VALUES (%s, 'Elsewhere')", uuid4())
+    change("INSERT INTO store (id, name) VALUES (%s, 'Elsewhere')", new_store_id())
     page = browse(client, path)
     assert page.status_code == 200
     assert "no-store" in page["Cache-Control"]

@@ -24,7 +24,7 @@ from salon_jobs import current_store_id
 from salon_jobs.tenancy.request import without_store
 from tests.interpreter import run_python
 from tests.settings import SALON_JOBS
-from tests.support import change, new_store_id, seen
+from tests.support import change, new_store_id, row, seen
 from tests.waiting import LIMIT_S
 
 NOTHING: dict[str, Any] = {"store": None, "seen": []}
@@ -144,10 +144,9 @@ def web_role(database: None) -> Iterator[None]:
 def two(web_role: None) -> Iterator[list[UUID]]:
     """Create two stores, each with its canary."""
     stores = sorted(new_store_id() for _ in range(2))
-    customer = "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')"
     for number, store in enumerate(stores):
         change("INSERT INTO store (id, name) VALUES (%s, %s)", store, f"Salon {number}")
-        change(customer, uuid4(), store, f"canary {number}")
+        row("customer", store_id=store, name=f"canary {number}", email="")
     yield stores
     if connection.in_atomic_block:
         connection.close()

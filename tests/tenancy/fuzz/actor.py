@@ -18,7 +18,7 @@ from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy import carry_store
-from tests.support import change, new_store_id
+from tests.support import change, new_store_id, row
 from tests.tenancy.probe import in_thread
 
 READ = "SELECT store_id, name FROM customer"
@@ -34,8 +34,7 @@ def add_stores(count: int) -> list[UUID]:
     stores = [new_store_id() for _ in range(count)]
     for store in stores:
         change("INSERT INTO store (id, name) VALUES (%s, 'Salon')", store)
-        customer = "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')"
-        change(customer, uuid4(), store, canary(store))
+        row("customer", store_id=store, name=canary(store), email="")
     return stores
 
 
