@@ -1,4 +1,4 @@
-"""Tests the wait between attempts."""
+"""The wait between attempts."""
 
 from __future__ import annotations
 

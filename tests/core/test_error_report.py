@@ -1,4 +1,4 @@
-"""Shows what is kept of an error: everything that helps, nothing secret, and never much."""
+"""What is kept of an error: everything that helps, nothing secret, and never much."""
 
 from __future__ import annotations
 

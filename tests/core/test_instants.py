@@ -1,4 +1,4 @@
-"""Holds that no instant gets into the job table that a worker could not read: it would stop all of them."""
+"""No instant gets into the job table that a worker could not read: it would stop all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows the lines of the log: one by one and many at once they look alike."""
+"""The lines of the log: one by one and many at once they look alike."""
 
 from __future__ import annotations
 

@@ -1,15 +1,18 @@
-"""Tests what metrics are called, how they are written, and that no label can grow without bound."""
+"""What metrics are called and how they are written; percentiles read from counts; no label grows without bound."""
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from salon_jobs.core import metrics
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.core.metrics import BUCKETS, MOST_VALUES, MetricType, Sample, Timings, bucket_of
+from salon_jobs.core.metrics import BOUNDS_S, BUCKETS, MOST_VALUES, MetricType, Sample, Timings, bucket_of, percentile
 from salon_jobs.process.exposition import exposition
 from tests.metrics import METRICS, of, shown
 
@@ -24,9 +27,7 @@ def test_names_follow_conventions() -> None:
 
 
 def test_timings_become_cumulative_histogram() -> None:
-    counts = [0] * BUCKETS
-    for seconds in (0.0001, 0.02, 0.02, 100_000.0):
-        counts[bucket_of(seconds)] += 1
+    counts = counted([0.0001, 0.02, 0.02, 100_000.0])
     values = shown([Sample(metrics.DURATION, Timings(counts, 100_000.04), ("ping",))])
     assert of(values, "run_duration_seconds_count", task="ping") == 4
     assert of(values, "run_duration_seconds_sum", task="ping") == 100_000.04
@@ -64,3 +65,46 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ConfigurationError, match=re.escape("pip install 'salon-jobs[prometheus]'")):
         exposition([])
+
+
+# Percentiles, compared with those of the durations that were counted
+
+SECONDS = st.floats(min_value=0, max_value=1e6)
+SHARES = st.floats(min_value=0, max_value=1)
+
+
+def counted(durations: list[float]) -> list[int]:
+    counts = [0] * BUCKETS
+    for seconds in durations:
+        counts[bucket_of(seconds)] += 1
+    return counts
+
+
+@given(st.lists(SECONDS, min_size=1), SHARES)
+def test_percentile_in_bucket_of_true_one(durations: list[float], share: float) -> None:
+    true = sorted(durations)[max(1, math.ceil(share * len(durations))) - 1]
+    computed = percentile(counted(durations), share)
+    assert computed is not None
+    assert bucket_of(computed) == bucket_of(true)
+    if BOUNDS_S[0] <= true < BOUNDS_S[-1]:
+        assert 1 / math.sqrt(2) <= computed / true <= math.sqrt(2) * (1 + 1e-12)
+
+
+@given(st.lists(SECONDS, min_size=1), SHARES, SHARES)
+def test_larger_share_is_never_less(durations: list[float], one: float, other: float) -> None:
+    counts = counted(durations)
+    low, high = percentile(counts, min(one, other)), percentile(counts, max(one, other))
+    assert low is not None
+    assert high is not None
+    assert low <= high
+
+
+def test_nothing_counted_has_no_percentile() -> None:
+    assert percentile([0] * BUCKETS, 0.5) is None
+    assert percentile([], 0.5) is None
+
+
+@pytest.mark.parametrize(("seconds", "bucket"), [(0, 0), (0.0009, 0), (0.001, 1), (1e9, 47)])
+def test_stored_buckets_stay(seconds: float, bucket: int) -> None:
+    assert (bucket_of(seconds), BUCKETS) == (bucket, 48)
+    assert math.isclose(BOUNDS_S[-1], 8388.608)

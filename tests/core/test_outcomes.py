@@ -1,4 +1,4 @@
-"""Holds what a handler may ask for."""
+"""What a handler may ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows what is hidden of payloads."""
+"""What is hidden of payloads and texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows how text of others appears in messages: short, and with nothing that nobody sees."""
+"""How text of others appears in messages: short, and with nothing that nobody sees."""
 
 from __future__ import annotations
 
