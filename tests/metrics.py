@@ -46,7 +46,6 @@ def scraped(address: str) -> Shown:
 
 
 def shown(samples: Iterable[Sample]) -> Shown:
-    """Return what samples look like on /metrics."""
     return parsed(exposition(samples)[0].decode())
 
 

@@ -38,17 +38,14 @@ class SentryServer:
         self.dsn = f"http://key@127.0.0.1:{self._server.server_port}/1"
 
     def named(self, *events: str) -> list[dict[str, Any]]:
-        """Return the received events of these log events."""
         return [event for event in self.events if event.get("tags", {}).get("log_event") in events]
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Return what has been received."""
         return list(self._events)
 
     @contextmanager
     def serving(self) -> Generator[None]:
-        """Serve while the block runs."""
         thread = threading.Thread(target=self._server.serve_forever)
         thread.start()
         try:

@@ -144,7 +144,6 @@ def test_no_class_is_thread() -> None:
 
 
 def sdks() -> set[str]:
-    """Return the packages of others that the folders of brokers import."""
     modules = [module for module in FILES if module.startswith("salon_jobs.brokers.")]
     outside = {name.split(".")[0] for module in modules for name in imports(module)}
     return outside - sys.stdlib_module_names - {"salon_jobs", "django", "msgspec"}

@@ -21,7 +21,6 @@ class WebRouter:
     """Sends Django's own tables to the web role, as a web process has them."""
 
     def db_for_read(self, model: Any, **_: object) -> str | None:
-        """Return the alias of Django's own apps."""
         return "web" if model._meta.app_label in ("admin", "auth", "contenttypes", "sessions") else None
 
     db_for_write = db_for_read
@@ -50,7 +49,6 @@ def staff(*stores: UUID, may: tuple[str, ...] = (), everything: bool = False) ->
 
 
 def listed(client: Client, page: str, query: str = "") -> set[int]:
-    """Return the ids of the rows that a list shows."""
     answer = client.get(f"{ADMIN}{page}/{query}")
     assert answer.status_code == 200, answer.content
     return set(map(int, re.findall(rf'href="/admin/salon_jobs/{page}/(\d+)/change/', answer.content.decode())))
@@ -74,7 +72,6 @@ def text_of(client: Client, page: str) -> str:
 
 
 def as_text(html: str) -> str:
-    """Return the text of markup, blanks as one."""
     return re.sub(r" ([;.])", r"\1", " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split()))
 
 
@@ -85,17 +82,14 @@ def form(action: str, *rows: object, **fields: Any) -> dict[str, Any]:
 
 
 def buttons(html: str) -> list[str]:
-    """Return the actions that the page of a row offers."""
     return re.findall(r'name="action" value="(\w+)"', html)
 
 
 def hidden_fields(html: str) -> dict[str, str]:
-    """Return what a question sends back when it is answered."""
     return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', html))
 
 
 def logged() -> list[tuple[Any, ...]]:
-    """Return what the admin's log says of which object."""
     return seen("SELECT object_id, change_message FROM django_admin_log ORDER BY id")
 
 

@@ -31,7 +31,6 @@ CHAIN = ("process", "crontick", "limit", "fanoutrecord", "relaypartition", "dest
 
 
 def whole(rows: Rows) -> dict[str, int]:
-    """Return the ids of a store's rows by page."""
     return {"job": rows.job, "message": rows.message, "blockedaggregate": rows.aggregate}
 
 
@@ -308,11 +307,9 @@ class NoStore:
     """Finds no store."""
 
     def resolve(self, request: HttpRequest) -> UUID | None:
-        """Return none."""
         return None
 
     def allowed(self, request: HttpRequest, store: UUID) -> bool:
-        """Allow none."""
         return False
 
 

@@ -111,7 +111,6 @@ def add(client: Client, **fields: Any) -> str:
 
 
 def errors_of(page: str) -> dict[str, str]:
-    """Return the errors of a form, by the field that they stand at."""
     return dict(re.findall(r'<ul class="errorlist" id="id_(\w+)_error"><li>(.*?)</li>', page, re.DOTALL))
 
 

@@ -37,7 +37,6 @@ def demo(connection: Connection, request: pytest.FixtureRequest) -> Connection:
 
 
 def instants_of(connection: Connection) -> DemoInstants:
-    """Return the instants of a demo that starts now."""
     return DemoInstants.at(connection.execute("SELECT now()").fetchall()[0][0])
 
 

@@ -36,7 +36,6 @@ def booked(two: list[UUID], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[UU
 
 
 def signed_in(user: User) -> Client:
-    """Return a client of a user."""
     client = Client()
     client.force_login(user)
     return client

@@ -40,12 +40,10 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def without_blocks(text: str) -> str:
-    """Return the text without its fenced blocks, indented ones too."""
     return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def links(text: str) -> list[str]:
-    """Return the targets of all links outside fenced blocks."""
     return [found["target"] for found in _LINK.finditer(_BLOCK.sub("", text))]
 
 

@@ -74,8 +74,8 @@ def test_alert_reads_what_is_measured(rule: dict[str, Any]) -> None:
 
 
 def test_missing_series_are_noticed() -> None:
-    # increase() of a series that begins above zero is zero; a comparison of a series that is not there is nothing.
     """What happens before the first scrape is noticed, too."""
+    # increase() of a series that begins above zero is zero; a comparison of a series that is not there is nothing.
     expressions = {rule["alert"]: " ".join(rule["expr"].split()) for rule in RULES}
     missed = 'salon_jobs_cron_ticks_total{outcome="missed"}'
     assert f"{missed} unless {missed} offset 1h" in expressions["SalonJobsCronMissed"]

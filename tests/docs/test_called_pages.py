@@ -20,7 +20,6 @@ from tests.support import change, seen
 
 
 def page(path: str) -> pytest.MarkDecorator:
-    """Follow this page in the test."""
     return pytest.mark.parametrize("calls", [f"docs/{path}.md"], indirect=True)
 
 

@@ -93,7 +93,6 @@ def write(connection: psycopg.Connection, statements: Sequence[str]) -> None:
 
 
 def steps() -> list[str]:
-    """Return the sections of the numbered steps."""
     return [section(read(PAGE), line) for line in read(PAGE).splitlines() if re.match(r"## \d\. ", line)]
 
 

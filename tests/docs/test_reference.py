@@ -57,7 +57,6 @@ def shown(value: object) -> str:
 
 
 def defaults(kind: Callable[[], Any]) -> dict[str, str]:
-    """Return the defaults of a section by key."""
     section = kind()
     return {field.name.upper(): shown(getattr(section, field.name)) for field in fields(section)}
 
@@ -79,7 +78,6 @@ def documented(page: str, heading: str | None = None) -> list[list[str]]:
 
 
 def documented_settings() -> dict[str, re.Match[str]]:
-    """Return what the page of the settings says of each, by the text of its heading."""
     page = read("docs/reference/settings.md")
     found = {setting["key"]: setting for setting in SETTING.finditer(page)}
     assert len(found) == page.count("\nDefault: ")

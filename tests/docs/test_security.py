@@ -18,7 +18,6 @@ PAGES = {
 
 
 def named(page: str) -> set[tuple[str, str]]:
-    """Return the tests that a page names, each by its file."""
     return set(re.findall(r"`(test_\w+)::(test_\w+)`", read(page)))
 
 

@@ -54,7 +54,6 @@ SYNONYMS: Final = {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
-    """Build the site; returns its pages by file."""
     folder = build(tmp_path_factory.mktemp("site")).parent
     pages: dict[Path, Page] = {}
     for path in folder.rglob("*.html"):
@@ -65,7 +64,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
 
 
 def target_of(page: Path, link: str) -> tuple[Path, str]:
-    """Return the file and the anchor that a relative link leads to."""
     parts = urlsplit(link)
     path = (page.parent / unquote(parts.path)).resolve() if parts.path else page
     return (path / "index.html" if path.is_dir() else path), unquote(parts.fragment)

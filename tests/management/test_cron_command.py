@@ -17,7 +17,6 @@ from tests.support import change, seen
 
 @pytest.fixture(autouse=True)
 def entry(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Declare one entry, and no other."""
     monkeypatch.setattr(cron_entries, "_by_name", {})
     cron("30 3 * * *", tasks.system, name="nightly", timezone="Asia/Tokyo", payload={"note": "x"})
 

@@ -314,7 +314,6 @@ def test_value_out_of_range_names_its_option(command: str, message: str) -> None
 
 
 def level(given: str) -> object:
-    """Return what is read of ``--log-level``."""
     parser = CommandParser(called_from_command_line=False)
     Command().add_arguments(parser)
     return parser.parse_args(["--log-level", given]).log_level

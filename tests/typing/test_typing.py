@@ -27,7 +27,6 @@ EXPORTING: Final = (salon_jobs, access, control, jobs, models, operations, outbo
 
 @cache
 def flagged_by(checker: str) -> set[int]:
-    """Return the lines that mypy or pyright flags in strict mode."""
     with TemporaryDirectory() as folder:
         if checker == "mypy":
             words = ["--strict", "--no-pretty", "--hide-error-context", str(USES)]
