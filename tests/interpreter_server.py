@@ -5,7 +5,6 @@ thread and no connection, and configures nothing. A child gets its environment, 
 runs a line of the program, and ends as an interpreter ends.
 """
 
-# ruff: noqa: F401
 from __future__ import annotations
 
 import atexit
@@ -22,45 +21,30 @@ import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-import django.contrib.admin.views.main
-import django.contrib.auth.checks
-import django.contrib.auth.hashers
-import django.contrib.auth.password_validation
-import django.contrib.auth.tokens
-import django.contrib.auth.validators
-import django.contrib.contenttypes.checks
-import django.contrib.staticfiles.checks
-import django.contrib.staticfiles.finders
-import django.core.management.commands.makemigrations
-import django.core.management.commands.migrate
-import django.db.backends.postgresql.base
-import django.template.defaulttags
-import django.template.loader_tags
-import django.templatetags.i18n
-import django.views.debug
-import environ
-import health_check.views
-import pgtrigger.migrations
 from django.apps import apps
 from django.conf import settings
 
-import salon_jobs.brokers.aws.settings
-import salon_jobs.brokers.azure.settings
-import salon_jobs.brokers.nats.settings
-import salon_jobs.brokers.registry
-import salon_jobs.integrations.sentry
-import salon_jobs.jobs.pruning
-import salon_jobs.process.exposition
-import salon_jobs.process.health_server
-import salon_jobs.process.listener
-import salon_jobs.process.logs
-import salon_jobs.process.preflight
-import salon_jobs.process.reloader
-import salon_jobs.worker.runner
 from tests.forked_children import fork_children
+
+# What most programs import, and what neither reads settings nor starts threads.
+for _name in (
+    *("django.contrib.admin.views.main", "django.contrib.auth.checks", "django.contrib.auth.hashers"),
+    *("django.contrib.auth.password_validation", "django.contrib.auth.tokens", "django.contrib.auth.validators"),
+    *("django.contrib.contenttypes.checks", "django.contrib.staticfiles.checks"),
+    *("django.contrib.staticfiles.finders", "django.core.management.commands.makemigrations"),
+    *("django.core.management.commands.migrate", "django.db.backends.postgresql.base", "django.template.defaulttags"),
+    *("django.template.loader_tags", "django.templatetags.i18n", "django.views.debug", "environ"),
+    *("health_check.views", "pgtrigger.migrations", "salon_jobs.brokers.aws.settings"),
+    *("salon_jobs.brokers.azure.settings", "salon_jobs.brokers.nats.settings", "salon_jobs.brokers.registry"),
+    *("salon_jobs.integrations.sentry", "salon_jobs.jobs.pruning", "salon_jobs.process.exposition"),
+    *("salon_jobs.process.health_server", "salon_jobs.process.listener", "salon_jobs.process.logs"),
+    *("salon_jobs.process.preflight", "salon_jobs.process.reloader", "salon_jobs.worker.runner"),
+):
+    import_module(_name)
 
 
 @dataclass(frozen=True, slots=True)
