@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -23,11 +23,12 @@ from salon_jobs.core.records import EnqueueAction, JobState
 from salon_jobs.jobs import JobHandle, answers
 from salon_jobs.jobs.answers import AwaitedJobs, awaited
 from salon_jobs.worker import finisher
+from salon_jobs.worker.worker import Worker
 from tests import tasks
 from tests.backend import calls
-from tests.support import run_due, seen, working
+from tests.support import elsewhere, run_due, seen, working
 from tests.tasks import Hooks
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 LISTENERS = (
     "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
@@ -48,11 +49,19 @@ def looking_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def on_a_thread(handle: JobHandle) -> Any:
     """Wait on a thread of its own; return what the job returned, or the kind and the text of what was raised."""
     try:
-        return handle.wait(timedelta(seconds=20))
+        return handle.wait(timedelta(seconds=LIMIT_S))
     except (JobFailed, JobCancelled) as error:
         return type(error), str(error)
     finally:
         connections.close_all()
+
+
+@contextmanager
+def listening_worker(process_id: int, concurrency: int = 1) -> Iterator[Worker]:
+    """Run a worker that hears who waits."""
+    with working(process_id, concurrency) as worker:
+        eventually(lambda: worker.facts()["listening"] is True)
+        yield worker
 
 
 async def closing(work: Coroutine[Any, Any, Any]) -> Any:
@@ -62,21 +71,19 @@ async def closing(work: Coroutine[Any, Any, Any]) -> Any:
         await sync_to_async(connections.close_all)()
 
 
-def test_ends_of_all_kinds_wake_threads_and_coroutines_by_one_connection(
-    process_id: int, hooks: Hooks, stores: list[UUID]
-) -> None:
+def test_every_end_wakes_all_waiters(process_id: int, hooks: Hooks, stores: list[UUID]) -> None:
+    """Threads and coroutines hear of it by one connection."""
     known = threading.Event()
+    returned = {"returned": {"note": "returned"}, "failed": ValueError("no such card"), "discarded": Discard("gone")}
 
-    def when_awaited(result: Any) -> Any:
-        known.wait(20)
+    def when_awaited(note: str = "", **_: object) -> Any:
+        known.wait(LIMIT_S)
+        result = returned.get(note)
         if isinstance(result, Exception):
             raise result
         return result
 
-    hooks.system = lambda note="": when_awaited(
-        {"returned": {"note": note}, "failed": ValueError("no such card"), "discarded": Discard("gone")}[note]
-    )
-    hooks.store = lambda **_: when_awaited(None)
+    hooks.system = hooks.store = when_awaited
     handles = [
         tasks.kept_result.enqueue(note="returned"),
         tasks.system.enqueue(note="returned"),
@@ -84,24 +91,23 @@ def test_ends_of_all_kinds_wake_threads_and_coroutines_by_one_connection(
         tasks.system.using(max_attempts=1).enqueue(note="failed"),
         tasks.kept_result.enqueue(note="discarded"),
     ]
-    task, discarded = ("test-system", "test-kept-result")
+    failed, discarded = (handle.id for handle in handles[3:])
     ends = [
         {"note": "returned"},
         None,
         None,
-        (JobFailed, f"job {handles[3].id} of task {task!r} failed: builtins.ValueError: no such card"),
-        (JobCancelled, f"job {handles[4].id} of task {discarded!r} was cancelled: discarded: gone"),
+        (JobFailed, f"job {failed} of task 'test-system' failed: builtins.ValueError: no such card"),
+        (JobCancelled, f"job {discarded} of task 'test-kept-result' was cancelled: discarded: gone"),
     ]
 
     async def await_all() -> list[Any]:
-        waits = [asyncio.ensure_future(handle.await_result(20)) for handle in handles]
+        waits = [asyncio.ensure_future(handle.await_result(LIMIT_S)) for handle in handles]
         await asyncio.to_thread(eventually, lambda: all(awaited.holds([handle.id]) for handle in handles))
         known.set()
         ended = await asyncio.gather(*waits, return_exceptions=True)
         return [(type(end), str(end)) if isinstance(end, Exception) else end for end in ended]
 
-    with working(process_id, 5) as worker, ThreadPoolExecutor(5) as threads:
-        eventually(lambda: worker.facts()["listening"] is True)
+    with listening_worker(process_id, 5), ThreadPoolExecutor(5) as threads:
         waits = [threads.submit(on_a_thread, handle) for handle in handles]
         assert asyncio.run(closing(await_all())) == ends
         assert [each.result() for each in waits] == ends
@@ -110,23 +116,21 @@ def test_ends_of_all_kinds_wake_threads_and_coroutines_by_one_connection(
     assert len(awaited.until) < len(handles)
 
 
-def test_an_end_that_waits_to_be_written_with_others_is_written_once_somebody_waits_for_it(
-    process_id: int, hooks: Hooks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(finisher, "_GATHER_S", 60.0)
+def test_awaited_end_is_written_at_once(process_id: int, hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait to be written together."""
+    monkeypatch.setattr(finisher, "_GATHER_S", LIMIT_S)
     known = threading.Event()
-    hooks.system = lambda note: 7 if note else known.wait(20)
+    hooks.system = lambda note: 7 if note else known.wait(LIMIT_S)
     tasks.system.enqueue()
     handle = tasks.kept_result.enqueue(note="ends")
-    with working(process_id, 2) as worker:
-        eventually(lambda: worker.facts()["listening"] is True)
+    with listening_worker(process_id, 2) as worker:
         eventually(worker.finisher.unwritten_ids)
         assert handle.refresh().state is JobState.RUNNING
-        assert handle.wait(20) == 7
+        assert handle.wait(LIMIT_S) == 7
         known.set()
 
 
-def test_the_end_of_the_only_job_waits_for_no_others(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_end_is_written_at_once(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finisher, "_GATHER_S", 60.0)
     tasks.system.enqueue()
     with working(process_id):
@@ -134,8 +138,8 @@ def test_the_end_of_the_only_job_waits_for_no_others(process_id: int, monkeypatc
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_a_lost_notification_is_made_up_for_by_looking(
-    process_id: int, hooks: Hooks, settings: Any, monkeypatch: pytest.MonkeyPatch, listens: bool
+def test_looking_replaces_lost_notification(
+    process_id: int, settings: Any, monkeypatch: pytest.MonkeyPatch, listens: bool
 ) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": listens}
     monkeypatch.setattr(AwaitedJobs, "announce", lambda *_, **__: None)
@@ -143,35 +147,33 @@ def test_a_lost_notification_is_made_up_for_by_looking(
     monkeypatch.setattr(answers, "_LOOK_EVERY_S" if listens else "_DEAF_LOOK_EVERY_S", 0.2)
     handle = tasks.kept_result.enqueue()
     with working(process_id):
-        assert handle.wait(20) is None
+        assert handle.wait(LIMIT_S) is None
     awaited.until.clear()
 
 
-def test_what_has_ended_needs_no_listener_and_what_lasts_times_out(process_id: int, hooks: Hooks) -> None:
+def test_wait_for_ended_and_lasting_jobs(process_id: int, hooks: Hooks) -> None:
+    """What has ended needs no listener; what lasts times out."""
     hooks.system = lambda **_: 7
-    kept, plain, waiting = tasks.kept_result.enqueue(), tasks.system.enqueue(), tasks.system
+    kept, plain = tasks.kept_result.enqueue(), tasks.system.enqueue()
     run_due(process_id)
     with transaction.atomic():
         assert (kept.wait(0), plain.wait(0)) == (7, None)
     assert answers._waiters._listener is None
     with pytest.raises(WaitTimedOut, match=r"is still queued after 0\.01 s"):
-        waiting.enqueue().wait(0.01)
+        tasks.system.enqueue().wait(0.01)
     for nonsense in ("soon", None):
         with pytest.raises(OptionInvalid, match="timeout must be a timedelta or seconds"):
             kept.wait(nonsense)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("inside", [nullcontext, transaction.atomic])
-def test_waiting_is_refused_inside_the_transaction_that_enqueued_and_in_no_other(
-    process_id: int, inside: Callable[[], Any]
-) -> None:
-    with transaction.atomic(), ThreadPoolExecutor(1) as elsewhere:
+def test_wait_in_enqueuing_transaction_is_refused(process_id: int, inside: Callable[[], Any]) -> None:
+    with transaction.atomic(), ThreadPoolExecutor(1) as pool:
         with inside():
             own = tasks.kept_result.enqueue()
-        committed = elsewhere.submit(lambda: tasks.keyed_system.enqueue(note="x")).result()
-        elsewhere.submit(connections.close_all).result()
+        committed = elsewhere(pool, lambda: tasks.keyed_system.enqueue(note="x")).result()
         with pytest.raises(WaitRefused, match=f"this transaction has enqueued job {own.id}, .* would never end"):
-            own.wait(20)
+            own.wait(LIMIT_S)
         with pytest.raises(WaitTimedOut):
             committed.wait(0)
         assert own.refresh().is_uncommitted
@@ -181,16 +183,12 @@ def test_waiting_is_refused_inside_the_transaction_that_enqueued_and_in_no_other
     assert not own.refresh().is_uncommitted
 
 
-def test_with_roles_one_waits_for_what_its_role_and_store_may_see(
+def test_role_and_store_decide_whose_jobs_are_awaited(
     process_id: int, hooks: Hooks, stores: list[UUID], settings: Any
 ) -> None:
-    hooks.system = lambda **_: 3
-    hooks.store = lambda **_: 4
-    of_store, kept, system = (
-        tasks.in_store.enqueue(store_id=stores[0]),
-        tasks.kept_result_in_store.enqueue(store_id=stores[0]),
-        tasks.kept_result.enqueue(),
-    )
+    hooks.system, hooks.store = lambda **_: 3, lambda **_: 4
+    of_store = tasks.in_store.enqueue(store_id=stores[0])
+    kept, system = tasks.kept_result_in_store.enqueue(store_id=stores[0]), tasks.kept_result.enqueue()
     of_django = calls.add.enqueue(1, 2)
     run_due(process_id)
     settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": "web"}
@@ -202,25 +200,23 @@ def test_with_roles_one_waits_for_what_its_role_and_store_may_see(
         assert (of_store.wait(0), kept.wait(0)) == (None, 4)
         waiting = tasks.in_store.enqueue(store_id=stores[0])
     with tenant_context(stores[0], atomic=False):
-        assert (of_store.wait(0), kept.wait(0)) == (None, 4)
-        assert waiting.status() is JobState.QUEUED
+        assert (of_store.wait(0), kept.wait(0), waiting.status()) == (None, 4, JobState.QUEUED)
         with pytest.raises(WaitTimedOut):
             waiting.wait(0)
 
 
-def test_a_fork_listens_anew(process_id: int, hooks: Hooks) -> None:
+def test_fork_listens_anew(process_id: int, hooks: Hooks) -> None:
     go_on = threading.Event()
 
     def when_awaited(note: str) -> str:
         eventually(lambda: awaited.holds([current_job().id]))
-        go_on.wait(20)
+        go_on.wait(LIMIT_S)
         return note
 
     hooks.system = when_awaited
-    with working(process_id) as worker, ThreadPoolExecutor(1) as threads:
-        eventually(lambda: worker.facts()["listening"] is True)
+    with listening_worker(process_id), ThreadPoolExecutor(1) as threads:
         first = threads.submit(on_a_thread, tasks.kept_result.enqueue(note="before"))
-        eventually(lambda: answers._waiters._listener is not None and answers._waiters._listener.listening)
+        eventually(lambda: answers._waiters.listening)
         if not (child := os.fork()):
             os._exit(answers._waiters._listener is not None)
         assert os.waitpid(child, 0)[1] == 0
@@ -229,7 +225,7 @@ def test_a_fork_listens_anew(process_id: int, hooks: Hooks) -> None:
         assert on_a_thread(tasks.kept_result.enqueue(note="after")) == "after"
 
 
-def test_a_worker_remembers_a_bounded_number_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "_MOST_REMEMBERED", 3)
     jobs = AwaitedJobs()
     jobs.remember(f"awaited 1 2 x {'9' * 5000}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from functools import partial
+from itertools import takewhile
+from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
 import psycopg
@@ -27,15 +28,18 @@ from salon_jobs.jobs import EnqueueAction, JobHandle, enqueue
 from salon_jobs.jobs.options import KeyMode
 from salon_jobs.testing import assert_enqueued
 from tests import tasks
+from tests.jobs.interrupts import interrupted_while_waiting
+from tests.jobs.rows import count, jobs
 from tests.settings import url_for
 from tests.support import change, claim, job_row, moved_to, new_store_id, row_of, run, seen
+from tests.waiting import LIMIT_S
 
 PATTERN = tasks.system.new_job(None, tasks.system.options)
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 MUCH_LATER = datetime(2031, 1, 1, tzinfo=UTC)
 
 
-def test_the_insert_is_part_of_the_callers_transaction(stores: list[UUID]) -> None:
+def test_insert_is_part_of_callers_transaction(stores: list[UUID]) -> None:
     with transaction.atomic():
         handle = tasks.in_store.enqueue(store_id=stores[0], number=7)
         assert job_row(handle.id) is None, "nobody else sees it before the commit"
@@ -46,8 +50,11 @@ def test_the_insert_is_part_of_the_callers_transaction(stores: list[UUID]) -> No
     assert expected.items() <= row_of(handle.id).items()
 
 
+Enqueue: TypeAlias = Callable[..., JobHandle]
+
+
 @pytest.fixture(params=["store", "system"])
-def enqueue_keyed(request: pytest.FixtureRequest, stores: list[UUID]) -> Callable[..., JobHandle]:
+def enqueue_keyed(request: pytest.FixtureRequest, stores: list[UUID]) -> Enqueue:
     """Return an enqueue under one key, for a store and for none."""
 
     def add(mode: KeyMode, note: str, **options: Any) -> JobHandle:
@@ -67,22 +74,21 @@ def enqueue_keyed(request: pytest.FixtureRequest, stores: list[UUID]) -> Callabl
         ("unsafe_dedupe", EnqueueAction.KEPT, ("a", LATER, 0, 2)),
     ],
 )
-def test_a_job_that_waits_under_its_key_is_met_by_the_mode_and_burns_no_id(
-    enqueue_keyed: Callable[..., JobHandle], mode: KeyMode, action: EnqueueAction, row: tuple[Any, ...]
+def test_mode_decides_about_waiting_job(
+    enqueue_keyed: Enqueue, mode: KeyMode, action: EnqueueAction, row: tuple[Any, ...]
 ) -> None:
+    """No id is spent on it."""
     first = enqueue_keyed(mode, "a", run_at=LATER)
     change("UPDATE salon_jobs_job SET attempts = 2")
     assert first.action is EnqueueAction.INSERTED
     assert enqueue_keyed(mode, "b", run_at=MUCH_LATER, priority=5) == JobHandle(first.id, action)
-    assert seen("SELECT payload->>'note', run_at, priority, attempts FROM salon_jobs_job") == [row]
+    assert jobs("payload->>'note', run_at, priority, attempts") == [row]
     assert tasks.system.enqueue().id == first.id + 1
 
 
 @pytest.mark.parametrize("state", ["running", "failed", "cancelled"])
 @pytest.mark.parametrize("mode", ["replace", "preserve_run_at", "unsafe_dedupe"])
-def test_a_job_that_waits_no_more_is_left_alone(
-    enqueue_keyed: Callable[..., JobHandle], process_id: int, mode: KeyMode, state: str
-) -> None:
+def test_begun_job_is_left_alone(enqueue_keyed: Enqueue, process_id: int, mode: KeyMode, state: str) -> None:
     first = enqueue_keyed(mode, "a")
     claim(process_id)
     change(f"UPDATE salon_jobs_job SET {moved_to(state)}" if state != "running" else "SELECT")
@@ -104,27 +110,25 @@ def test_options_reach_the_row(stores: list[UUID]) -> None:
     assert options.items() <= row.items()
 
 
-def test_run_in_counts_from_the_statement_by_the_databases_clock(stores: list[UUID]) -> None:
+def test_run_in_counts_from_statement(stores: list[UUID]) -> None:
+    """It is added by the database, by its clock."""
     hour = timedelta(hours=1)
     in_store, keyed = tasks.in_store.using(run_in=hour), tasks.keyed.using(run_in=hour, job_key="same")
     with transaction.atomic():
-        seen("SELECT 1")
         [(before,)] = seen("SELECT clock_timestamp()")
-        handles = [
-            in_store.enqueue(store_id=stores[0]),
-            tasks.system.using(run_in=hour).enqueue(),
-            keyed.enqueue(store_id=stores[0], number=1),
-            *in_store.enqueue_many(tasks.in_store.call(store_id=stores[0], number=n) for n in range(2)),
-        ]
+        in_store.enqueue(store_id=stores[0])
+        tasks.system.using(run_in=hour).enqueue()
+        keyed.enqueue(store_id=stores[0], number=1)
+        in_store.enqueue_many(tasks.in_store.call(store_id=stores[0], number=n) for n in range(2))
         [(after,)] = seen("SELECT clock_timestamp()")
-    for handle in handles:
-        row = row_of(handle.id)
-        assert before + hour <= row["run_at"] <= after + hour
+    runs = [run_at for (run_at,) in jobs("run_at")]
+    assert len(runs) == 5
+    assert all(before + hour <= run_at <= after + hour for run_at in runs)
     pattern = tasks.in_store.new_job(None, in_store.options)
     assert (pattern.run_at, pattern.run_in) == (None, hour), "the sum is left to the database"
 
 
-def test_one_wake_up_follows_a_commit_of_jobs_that_are_due(database: None) -> None:
+def test_commit_of_due_jobs_wakes_once(database: None) -> None:
     with transaction.atomic():
         for later in (tasks.system.using(run_in=timedelta(minutes=1)), tasks.system.using(run_at=LATER)):
             later.enqueue()
@@ -141,18 +145,17 @@ def test_one_wake_up_follows_a_commit_of_jobs_that_are_due(database: None) -> No
         ({}, "store_id"),
         ({"store_id": str(new_store_id()), "number": "x"}, r"Expected `int`, got `str` - at `\$\.number`"),
         ({"store_id": str(new_store_id()), "extra": 1}, "extra"),
+        ([], "must be a dict"),
     ],
 )
-def test_gwt_02_a_wrong_payload_is_refused_with_path_and_type(
-    database: None, payload: dict[str, object], expected: str
-) -> None:
+def test_wrong_payload_is_refused_with_path(database: None, payload: Any, expected: str) -> None:
     with pytest.raises(PayloadInvalid, match=expected) as caught:
         enqueue_job("test-store", payload)
     assert caught.value.code == "JOB.PAYLOAD_INVALID"
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    assert count() == 0
 
 
-def test_a_misspelt_argument_names_the_one_that_was_meant(stores: list[UUID]) -> None:
+def test_misspelt_argument_names_the_right_one(stores: list[UUID]) -> None:
     store = stores[0]
     wrong: list[tuple[Callable[[], object], str]] = [
         (lambda: tasks.system.enqueue(m="x"), "no argument 'm'; did you mean 'note'?"),  # type: ignore[call-arg]
@@ -168,7 +171,7 @@ def test_a_misspelt_argument_names_the_one_that_was_meant(stores: list[UUID]) ->
             call()
 
 
-def test_the_methods_of_other_libraries_name_ours() -> None:
+def test_methods_of_other_libraries_name_ours() -> None:
     task: Any = tasks.system
     others = {"delay": "enqueue(…)", "apply_async": "using(…).enqueue(…)", "retry": "raise Snooze(", "map": "enqueue_"}
     for method, ours in others.items():
@@ -180,38 +183,40 @@ def test_the_methods_of_other_libraries_name_ours() -> None:
     assert not hasattr(task, "delay")
 
 
-def test_bad_calls_name_the_field(stores: list[UUID]) -> None:
+BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"prioritty": 1}, "no option 'prioritty'; did you mean 'priority'?"),
+    ({"timeout": 1}, "no option 'timeout' of one enqueue; declare the task with it"),
+    ({"run_at": datetime(2026, 1, 1)}, "run_at must be an aware datetime"),  # noqa: DTZ001 - the point
+    ({"run_in": 300}, "run_in must be a timedelta from zero to 36,500 days, not 300"),
+    ({"run_in": timedelta(seconds=-1)}, "run_in must be a timedelta from zero to 36,500 days, not datetime.timedelta"),
+    ({"run_in": timedelta(0), "run_at": LATER}, "run_in and run_at both say when the job is due: pass one of them"),
+    ({"keep_result": timedelta(-1)}, "keep_result must be a timedelta from zero"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD_OPTIONS)
+def test_bad_option_is_named(options: dict[str, Any], message: str) -> None:
+    for call in (tasks.system.using, partial(enqueue_job, "test-system", {})):
+        with pytest.raises(OptionInvalid, match=re.escape(message)):
+            call(**options)
+
+
+def test_wrong_task_is_named(stores: list[UUID]) -> None:
     with pytest.raises(UnknownTask, match="did you mean 'test-store'"):
         enqueue_job("test-stor", {})
-    with pytest.raises(OptionInvalid, match=r"no option 'prioritty'; did you mean 'priority'?"):
-        enqueue_job("test-system", {}, prioritty=1)  # type: ignore[call-arg]
-    with pytest.raises(OptionInvalid, match="no option 'timeout' of one enqueue; declare the task with it"):
-        tasks.system.using(timeout=1)  # type: ignore[call-arg]
-    with pytest.raises(OptionInvalid, match="run_at must be an aware datetime"):
-        tasks.system.using(run_at=datetime(2026, 1, 1))  # noqa: DTZ001 - the point
-    with pytest.raises(OptionInvalid, match="run_in must be a timedelta from zero to 36,500 days, not 300"):
-        tasks.system.using(run_in=300)  # type: ignore[arg-type]
-    with pytest.raises(OptionInvalid, match=r"run_in must be .* not datetime.timedelta\(days=-1"):
-        tasks.system.using(run_in=timedelta(seconds=-1))
-    with pytest.raises(OptionInvalid, match="run_in and run_at both say when the job is due: pass one of them"):
-        tasks.system.using(run_in=timedelta(0), run_at=LATER)
-    with pytest.raises(OptionInvalid, match="keep_result must be a timedelta from zero"):
-        tasks.system.using(keep_result=timedelta(-1))
     with pytest.raises(PayloadInvalid, match=r"a call of .test-keyed"):
         tasks.in_store.enqueue_many([tasks.keyed.call(store_id=stores[0], number=1)])  # type: ignore[list-item]
-    with pytest.raises(PayloadInvalid, match="must be a dict"):
-        enqueue_job("test-system", [])  # type: ignore[arg-type]
 
 
-def test_a_nul_character_is_refused_and_the_transaction_lives_on(database: None) -> None:
+def test_nul_character_spares_the_transaction(database: None) -> None:
     with transaction.atomic():
         with pytest.raises(PayloadInvalid, match="NUL"):
             tasks.system.enqueue(note="a\0b")
         tasks.system.enqueue(note="a\\u0000b is six harmless characters")
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(1,)]
+    assert count() == 1
 
 
-def test_arguments_are_converted_from_the_signature(hooks: tasks.Hooks, process_id: int) -> None:
+def test_arguments_are_converted_by_signature(hooks: tasks.Hooks, process_id: int) -> None:
     got: dict[str, object] = {}
     hooks.system = lambda **arguments: got.update(arguments)
     at = datetime.fromisoformat("2026-05-06T03:00:00+09:00")
@@ -219,18 +224,11 @@ def test_arguments_are_converted_from_the_signature(hooks: tasks.Hooks, process_
     [job] = claim(process_id)
     assert '"at": "2026-05-05T18:00:00Z"' in job.payload
     run(job, process_id)
-    assert got == {
-        "day": at.date() - timedelta(days=1),
-        "at": at,
-        "amount": Decimal("12.50"),
-        "tags": ["a"],
-        "ref": None,
-    }
+    day = at.date() - timedelta(days=1)
+    assert got == {"day": day, "at": at, "amount": Decimal("12.50"), "tags": ["a"], "ref": None}
 
 
-def test_a_wake_up_that_fails_after_the_commit_is_logged_and_not_the_callers_problem(
-    database: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_wake_up_is_logged(database: None, caplog: pytest.LogCaptureFixture) -> None:
     enqueue.wake_ups.reset()
     with transaction.atomic():
         handle = tasks.system.enqueue()
@@ -244,48 +242,54 @@ def test_a_wake_up_that_fails_after_the_commit_is_logged_and_not_the_callers_pro
     assert job_row(handle.id) is not None
 
 
+Announced: TypeAlias = Callable[[], list[str]]
+
+
 @pytest.fixture
-def heard(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection[Any]]:
-    """Yield a connection that listens for wake-ups, of which each commit sends one."""
+def announced(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Announced]:
+    """Return what tells the wake-ups since the last time; each commit sends one."""
     enqueue.wake_ups.reset()
     monkeypatch.setattr(WakeUps, "news", lambda _: "")
+    channel = enqueue.wake_ups.channel
     with psycopg.connect(url_for("app"), autocommit=True) as other:
-        other.execute(f"LISTEN {enqueue.wake_ups.channel}".encode())
-        yield other
+        other.execute(f"LISTEN {channel}".encode())
+
+        def heard() -> list[str]:
+            change("SELECT pg_notify(%s, 'last')", channel)
+            payloads = (each.payload for each in other.notifies(timeout=LIMIT_S))
+            return list(takewhile(lambda payload: payload != "last", payloads))
+
+        yield heard
 
 
-def test_without_a_transaction_the_commit_and_its_wake_up_are_one_round_trip(heard: psycopg.Connection[Any]) -> None:
-    handle = tasks.system.enqueue(note="100 % 'certain' ; é")
+def is_idle() -> bool:
+    return bool(connection.connection.info.transaction_status == TransactionStatus.IDLE)
+
+
+def test_commit_and_wake_up_are_one_round_trip(announced: Announced) -> None:
+    tasks.system.enqueue(note="100 % 'certain' ; é")
     public = enqueue.add(replace(PATTERN, public_id=uuid4()), using="default")
-    assert [each.payload for each in heard.notifies(timeout=30, stop_after=2)] == ["", ""]
-    stored = seen("SELECT payload ->> 'note' FROM salon_jobs_job WHERE id = %s", handle.id)
-    assert stored == [("100 % 'certain' ; é",)]
+    tasks.system.using(run_in=timedelta(hours=1)).enqueue()
+    assert announced() == ["", ""], "none for what is due later"
+    assert jobs("payload ->> 'note'")[0] == ("100 % 'certain' ; é",)
     assert public.created_at is not None
     assert public.created_at.tzinfo is not None
-    assert connection.connection.info.transaction_status == TransactionStatus.IDLE
+    assert is_idle()
 
 
-def test_a_wake_up_later_than_the_commit_is_not_sent(heard: psycopg.Connection[Any]) -> None:
-    tasks.system.using(run_in=timedelta(hours=1)).enqueue()
-    assert list(heard.notifies(timeout=0.2)) == []
-
-
-def test_a_wake_up_that_fails_in_the_round_trip_of_the_commit_is_logged(
-    heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_failed_wake_up_in_round_trip_is_logged(
+    announced: Announced, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(
-        enqueue.wake_ups, "channel", f"{enqueue.wake_ups.channel}, '{'x' * 9000}'"
-    )  # the server allows 8000
+    too_long = "x" * 9000  # the server allows 8000
+    monkeypatch.setattr(enqueue.wake_ups, "channel", f"{enqueue.wake_ups.channel}, '{too_long}'")
     handle = tasks.system.enqueue()
     assert "a wake-up was not sent: payload string too long" in caplog.text
     assert job_row(handle.id) is not None
-    assert connection.connection.info.transaction_status == TransactionStatus.IDLE
+    assert is_idle()
 
 
 @pytest.mark.parametrize("name", ["cursor", "_cursor", "create_cursor", "_prepare_cursor", "make_cursor"])
-def test_what_replaces_the_cursors_of_django_sees_the_statement(
-    heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_replaced_cursor_sees_the_statement(announced: Announced, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     made: list[CursorWrapper] = []
     make = getattr(connection, name)
 
@@ -294,28 +298,25 @@ def test_what_replaces_the_cursors_of_django_sees_the_statement(
         return made[-1]
 
     tasks.system.enqueue()
-    monkeypatch.setattr(connection, name, watched)
-    handle = tasks.system.enqueue()
-    monkeypatch.undo()
-    assert len(made) == 1
-    assert job_row(handle.id) is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(connection, name, watched)
+        tasks.system.enqueue()
+    assert (len(made), count()) == (1, 2)
 
 
-def test_the_round_trip_finds_a_connection_that_its_server_has_ended(
-    heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminated_connection_is_replaced(announced: Announced, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.settings_dict, "CONN_HEALTH_CHECKS", True)
     connection.close()
     tasks.system.enqueue()
     change("SELECT pg_terminate_backend(%s, 5000)", connection.connection.info.backend_pid)
     monkeypatch.setattr(connections["default"], "health_check_done", False)  # as at the start of a request
-    handle = tasks.system.enqueue()
-    assert job_row(handle.id) is not None
+    tasks.system.enqueue()
+    assert count() == 2
 
 
 @pytest.mark.parametrize("used", [True, False])
-def test_a_connection_that_was_closed_raises_an_error_of_django(
-    heard: psycopg.Connection[Any], request: pytest.FixtureRequest, used: bool
+def test_closed_connection_raises_djangos_error(
+    announced: Announced, request: pytest.FixtureRequest, used: bool
 ) -> None:
     request.addfinalizer(connection.close)
     connection.close()
@@ -327,40 +328,31 @@ def test_a_connection_that_was_closed_raises_an_error_of_django(
         tasks.system.enqueue()
 
 
-def test_when_commits_become_many_the_first_of_them_announces_more(
-    heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_of_many_commits_announces_more(announced: Announced, monkeypatch: pytest.MonkeyPatch) -> None:
     news = iter(["", MORE])
     monkeypatch.setattr(WakeUps, "news", lambda _: next(news))
     for _ in range(2):
         tasks.system.enqueue()
-    assert [each.payload for each in heard.notifies(timeout=30, stop_after=3)] == ["", "", MORE]
+    assert announced() == ["", "", MORE]
 
 
-def test_what_the_database_refuses_in_that_round_trip_leaves_no_transaction_open(
-    heard: psycopg.Connection[Any],
-) -> None:
+def test_refused_insert_leaves_no_transaction_open(announced: Announced) -> None:
     with pytest.raises(DataError, match="out of range"):
         enqueue.add(replace(PATTERN, priority=100_000), using="default")
-    assert connection.connection.info.transaction_status == TransactionStatus.IDLE
-    assert list(heard.notifies(timeout=0.2)) == []
+    assert is_idle()
+    assert announced() == []
     tasks.system.enqueue()
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(1,)]
+    assert count() == 1
 
 
-def test_what_a_signals_handler_raises_in_that_round_trip_reaches_the_caller(
-    heard: psycopg.Connection[Any], request: pytest.FixtureRequest
-) -> None:
+def test_signal_handler_interrupts_round_trip(announced: Announced, request: pytest.FixtureRequest) -> None:
     def give_up(*_: object) -> None:
         raise TimeoutError
 
     connection.ensure_connection()
     request.addfinalizer(connection.close)
-    former = signal.signal(signal.SIGALRM, give_up)
-    request.addfinalizer(lambda: signal.signal(signal.SIGALRM, former))
-    with psycopg.connect(url_for(None)) as other:
+    with psycopg.connect(url_for(None)) as other, interrupted_while_waiting(give_up):
         other.execute("LOCK TABLE salon_jobs_job")
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(TimeoutError):
             tasks.system.enqueue()
         # Otherwise the server inserts the job once the table is free, perhaps during the next test. Behind a pooler the
@@ -369,7 +361,7 @@ def test_what_a_signals_handler_raises_in_that_round_trip_reaches_the_caller(
         change(f"{waits} AND NOT granted")
 
 
-def test_whoever_watches_djangos_statements_sees_the_insert_as_it_is(heard: psycopg.Connection[Any]) -> None:
+def test_watchers_of_statements_see_plain_insert(announced: Announced) -> None:
     statements: list[str] = []
 
     def watch(execute: Any, sql: str, *arguments: Any) -> Any:
@@ -382,27 +374,25 @@ def test_whoever_watches_djangos_statements_sees_the_insert_as_it_is(heard: psyc
         tasks.system.enqueue()
     assert len(statements) == len(log) == 1
     assert "BEGIN" not in statements[0]
-    assert len(list(heard.notifies(timeout=30, stop_after=2))) == 2
+    assert announced() == [""] * 2
 
 
-def test_where_the_server_binds_the_values_the_insert_runs_by_itself(
-    heard: psycopg.Connection[Any], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+def test_server_side_binding(
+    announced: Announced, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The insert runs by itself, without the commit and the wake-up."""
     options = {**connection.settings_dict["OPTIONS"], "server_side_binding": True}
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
     connection.close()
     request.addfinalizer(connection.close)
     handle = tasks.system.enqueue(note="100 % 'certain'")
     assert not isinstance(plain_cursor(connections["default"]), psycopg.ClientCursor)
-    assert seen("SELECT id, payload ->> 'note' FROM salon_jobs_job") == [(handle.id, "100 % 'certain'")]
-    assert len(list(heard.notifies(timeout=30, stop_after=1))) == 1
+    assert jobs("id, payload ->> 'note'") == [(handle.id, "100 % 'certain'")]
+    assert announced() == [""]
 
 
-def test_while_commits_are_many_the_insert_runs_by_itself(
-    heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_insert_runs_alone_while_commits_are_many(announced: Announced, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enqueue.wake_ups, "_gap_s", 0.001)
     monkeypatch.setattr(notify, "results_of", None)
-    handle = tasks.system.enqueue()
-    assert job_row(handle.id) is not None
-    assert len(list(heard.notifies(timeout=30, stop_after=1))) == 1
+    tasks.system.enqueue()
+    assert (count(), announced()) == (1, [""])

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError, ProgrammingError, connection, connections, transaction
 from django.test import TestCase
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from salon_jobs import Discard, current_job, flow, tenant_context
@@ -29,6 +29,7 @@ from salon_jobs.models import FlowEdge, FlowMember, FlowRecord
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.maintenance import Maintenance
 from tests import tasks
+from tests.jobs.rows import count, due, jobs
 from tests.support import (
     change,
     claim,
@@ -43,35 +44,18 @@ from tests.support import (
     wait_until_waiting,
 )
 from tests.tasks import Hooks
+from tests.waiting import LIMIT_S
 
 
-def due() -> list[int]:
-    return [
-        row[0] for row in seen("SELECT id FROM salon_jobs_job WHERE state = 'queued' AND run_at <= now() ORDER BY id")
-    ]
+def fan_in(number: int = 2, when: Condition = "succeeded") -> tuple[Flow, list[Member], Member]:
+    """Add members, and one that comes after all of them."""
+    with flow("order") as order:
+        first = [order.add(tasks.in_flow.call(each)) for each in range(number)]
+        return order, first, order.add(tasks.in_flow.call(3), after=first, when=when)
 
 
 def outcomes(flow: Flow) -> list[str | None]:
     return [member.outcome for member in flow.members()]
-
-
-def state_of(member: Member) -> tuple[str, str]:
-    [row] = seen("SELECT state, reason FROM salon_jobs_job WHERE id = %s", member.id)
-    return row
-
-
-def test_a_member_starts_with_the_end_of_the_last_one_it_comes_after(process_id: int) -> None:
-    with flow("order") as order:
-        first, second = (order.add(tasks.in_flow.call(number)) for number in (1, 2))
-        last = order.add(tasks.in_flow.call(3), after=[first, second])
-    assert due() == [first.id, second.id]
-    jobs = claim(process_id)
-    finish(jobs[0], process_id)
-    assert due() == []
-    finish(jobs[1], process_id)
-    assert (due(), FlowEdge.objects.count()) == ([last.id], 0)
-    run_due(process_id)
-    assert outcomes(order) == ["succeeded"] * 3
 
 
 CONDITIONS: Final[tuple[Condition, ...]] = get_args(Condition)
@@ -131,11 +115,13 @@ class Model:
 
 
 STEPS = st.tuples(
-    st.sampled_from(["succeed", "succeed", "fail", "discard", "cancel", "retry", "add"]),
+    st.sampled_from(["succeed", "succeed", "fail", "discard", "cancel", "delete", "retry", "add"]),
     st.integers(0, 30),
     st.sets(st.integers(0, 30), max_size=3),
     st.sampled_from(CONDITIONS),
 )
+# What comes after one member, by each condition, and after two.
+FOLLOWED = [(set(), "ended"), *(({0}, condition) for condition in CONDITIONS), ({0, 1}, "succeeded")]
 
 
 def fail(**_: object) -> None:
@@ -155,15 +141,19 @@ def states(order: Flow) -> list[str]:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(FOLLOWED, [("succeed", 0, set(), "ended")] * 3)
+@example(FOLLOWED, [("fail", 0, set(), "ended")])
+@example(FOLLOWED, [("cancel", 0, set(), "ended")])
+@example(FOLLOWED, [("delete", 0, set(), "ended")])
 @given(
     graph=st.lists(
         st.tuples(st.sets(st.integers(0, 30), max_size=3), st.sampled_from(CONDITIONS)), min_size=1, max_size=12
     ),
     steps=st.lists(STEPS, max_size=25),
 )
-def test_any_flow_does_what_the_model_says(process_id: int, hooks: Hooks, graph: Any, steps: Any) -> None:
+def test_any_flow_behaves_like_model(process_id: int, hooks: Hooks, graph: Any, steps: Any) -> None:
     change("DELETE FROM salon_jobs_job")
-    model, members = Model(), list[Member]()
+    model, members, deleted = Model(), list[Member](), set[int]()
 
     def add(into: Flow, chosen: set[int], condition: Condition) -> None:
         places = sorted({number % len(members) for number in chosen}) if members else []
@@ -179,17 +169,21 @@ def test_any_flow_does_what_the_model_says(process_id: int, hooks: Hooks, graph:
         if verb == "add":
             with order:
                 add(order, chosen, condition)
-        elif verb in ("cancel", "retry"):
+        elif verb in ("cancel", "delete", "retry"):
             place = number % len(members)
             node = model.nodes[place]
             if verb == "cancel" and node.outcome is None:
                 control.cancel_jobs(members[place])
                 model.end(node, "cancelled")
-            elif verb == "retry" and node.outcome not in (None, "succeeded"):
+            elif verb == "retry" and node.outcome not in (None, "succeeded") and place not in deleted:
                 control.retry_jobs(members[place])
                 model.retry(node)
-        elif jobs := claim(process_id):
-            ending = jobs[number % len(jobs)]
+            elif verb == "delete" and node.outcome is None:
+                change("DELETE FROM salon_jobs_job WHERE id = %s", members[place].id)
+                model.end(node, "cancelled")
+                deleted.add(place)
+        elif running := claim(process_id):
+            ending = running[number % len(running)]
             hooks.system = HOW[verb]
             place = next(place for place, member in enumerate(members) if member.id == ending.id)
             run(ending, process_id)
@@ -199,18 +193,15 @@ def test_any_flow_does_what_the_model_says(process_id: int, hooks: Hooks, graph:
     assert FlowMember.objects.filter(move__isnull=False).count() == 0
 
 
-def test_two_ends_at_once_start_the_follower_exactly_once(process_id: int) -> None:
-    for _ in range(20):
-        with flow("order") as order:
-            both = [order.add(tasks.in_flow.call(number)) for number in range(2)]
-            last = order.add(tasks.in_flow.call(3), after=both)
-        jobs = claim(process_id)
+def test_simultaneous_ends_start_follower_once(process_id: int) -> None:
+    for _ in range(10):
+        *_, last = fan_in()
         with ThreadPoolExecutor(2) as pool:
-            ends = [elsewhere(pool, partial(finish_many, [job], process_id)) for job in jobs]
+            ends = [elsewhere(pool, partial(finish_many, [job], process_id)) for job in claim(process_id)]
         assert all(end.result() for end in ends)
         assert due() == [last.id]
         run_due(process_id)
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    assert count() == 0
 
 
 @contextmanager
@@ -223,13 +214,12 @@ def ended_but_not_committed(job: ClaimedJob, process_id: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_siblings_end_without_waiting_for_each_other_and_the_last_waits_for_all(process_id: int, commits: bool) -> None:
-    with flow("order") as order:
-        siblings = [order.add(tasks.in_flow.call(number)) for number in range(3)]
-        last = order.add(tasks.in_flow.call(3), after=siblings)
+def test_siblings_end_during_open_end(process_id: int, commits: bool) -> None:
+    """They do not wait for each other; the last one waits for all."""
+    order, _, last = fan_in(3)
     first, second, third = claim(process_id)
     with ThreadPoolExecutor(1) as pool, ended_but_not_committed(first, process_id):
-        assert elsewhere(pool, lambda: finish_many([second], process_id)).result(timeout=10)
+        assert elsewhere(pool, lambda: finish_many([second], process_id)).result(LIMIT_S)
         end = elsewhere(pool, lambda: finish_many([third], process_id))
         wait_until_waiting()
         assert due() == []
@@ -242,7 +232,7 @@ def test_siblings_end_without_waiting_for_each_other_and_the_last_waits_for_all(
     assert outcomes(order) == ["succeeded"] * 3 + [None]
 
 
-def test_an_end_that_nothing_comes_after_waits_for_nobody(process_id: int) -> None:
+def test_end_without_followers_never_waits(process_id: int) -> None:
     with flow("order") as order:
         for number in range(2):
             order.add(tasks.in_flow.call(number))
@@ -250,14 +240,21 @@ def test_an_end_that_nothing_comes_after_waits_for_nobody(process_id: int) -> No
     with ThreadPoolExecutor(1) as pool, transaction.atomic(using="owner"):
         seen("SELECT FROM salon_jobs_flow FOR UPDATE")
         with ended_but_not_committed(first, process_id):
-            assert elsewhere(pool, lambda: finish_many([second], process_id)).result(timeout=10)
+            assert elsewhere(pool, lambda: finish_many([second], process_id)).result(LIMIT_S)
     assert outcomes(order) == ["succeeded"] * 2
 
 
-def test_a_member_added_behind_an_end_that_is_not_committed_waits_for_it(process_id: int) -> None:
+@pytest.fixture
+def single(process_id: int) -> tuple[Flow, Member, ClaimedJob]:
+    """Make a flow of one member, which runs."""
     with flow("order") as order:
         first = order.add(tasks.in_flow.call())
     [job] = claim(process_id)
+    return order, first, job
+
+
+def test_member_added_behind_uncommitted_end(process_id: int, single: tuple[Flow, Member, ClaimedJob]) -> None:
+    order, first, job = single
 
     def add() -> Member:
         with order:
@@ -270,27 +267,36 @@ def test_a_member_added_behind_an_end_that_is_not_committed_waits_for_it(process
         assert [late.result().id] == due()
 
 
-def test_ends_that_wait_for_an_addition_behind_one_of_them_hold_up_nothing_of_the_others(process_id: int) -> None:
+def test_member_added_while_predecessor_ends(process_id: int, single: tuple[Flow, Member, ClaimedJob]) -> None:
+    """The end does not see the edge, and the addition not the end: its commit looks again."""
+    order, first, job = single
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        with order:
+            late = order.add(tasks.in_flow.call(), after=first)
+        assert elsewhere(pool, lambda: finish_many([job], process_id)).result(LIMIT_S)
+        assert due() == []
+    assert due() == [late.id]
+
+
+def test_ends_waiting_for_addition_lock_no_siblings(process_id: int) -> None:
     """An addition that is about to commit holds the flow, and each member behind which it adds, one after the other."""
     with flow("order") as order:
         first, second = (order.add(tasks.in_flow.call(number)) for number in range(2))
-    jobs = claim(process_id)
+    both = claim(process_id)
     lock = "SELECT FROM salon_jobs_flow_member WHERE job_id = %s FOR SHARE NOWAIT"
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic(using="owner"):
             seen("SELECT FROM salon_jobs_flow FOR UPDATE")
             seen(lock, second.id)
-            ends = elsewhere(pool, lambda: finish_many(jobs, process_id))
+            ends = elsewhere(pool, lambda: finish_many(both, process_id))
             wait_until_waiting()
             seen(lock, first.id)
         assert ends.result()
 
 
-def test_a_skipped_member_that_is_retried_waits_for_an_end_that_is_not_committed(process_id: int) -> None:
+def test_retry_of_skipped_during_uncommitted_end(process_id: int) -> None:
     """Who ends sees that the retried one has another edge, and who retries takes that away."""
-    with flow("order") as order:
-        failed, other = order.add(tasks.in_flow.call()), order.add(tasks.in_flow.call())
-        last = order.add(tasks.in_flow.call(), after=[failed, other])
+    _, [failed, _], last = fan_in()
     control.cancel_jobs(failed)
     [job] = claim(process_id)
     with ThreadPoolExecutor(1) as pool:
@@ -301,18 +307,18 @@ def test_a_skipped_member_that_is_retried_waits_for_an_end_that_is_not_committed
     assert due() == [last.id]
 
 
-def test_an_end_with_an_older_snapshot_fails_instead_of_losing_the_start(process_id: int) -> None:
-    with flow("order") as order:
-        both = [order.add(tasks.in_flow.call(number)) for number in range(2)]
-        last = order.add(tasks.in_flow.call(3), after=both)
+def test_end_with_older_snapshot_fails(process_id: int) -> None:
+    """It would lose the start of the one that comes after both."""
+    _, [_, second_member], last = fan_in()
     first, second = claim(process_id)
+    assert second.id == second_member.id
 
     def end_second_before_first() -> None:
         with transaction.atomic(using="owner"):
             change("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             change("DELETE FROM salon_jobs_job WHERE id = %s", second.id)
             with ThreadPoolExecutor(1) as pool:
-                assert elsewhere(pool, lambda: finish(first, process_id)).result(timeout=10)
+                assert elsewhere(pool, lambda: finish(first, process_id)).result(LIMIT_S)
 
     with pytest.raises(OperationalError, match="could not serialize"):
         end_second_before_first()
@@ -321,73 +327,57 @@ def test_an_end_with_an_older_snapshot_fails_instead_of_losing_the_start(process
     assert due() == [last.id]
 
 
-def test_flows_whose_ends_cross_in_two_transactions_do_not_deadlock(process_id: int) -> None:
-    with flow("one") as one:
-        ones = [one.add(tasks.in_flow.call(number)) for number in range(2)]
-        one_last = one.add(tasks.in_flow.call(3), after=ones)
-    with flow("two") as two:
-        twos = [two.add(tasks.in_flow.call(number)) for number in range(2)]
-        two_last = two.add(tasks.in_flow.call(3), after=twos)
+def test_crossing_ends_of_two_flows_do_not_deadlock(process_id: int) -> None:
+    one, ones, one_last = fan_in(when="ended")
+    two, twos, two_last = fan_in(when="ended")
 
     def end(*members: Member) -> None:
         with transaction.atomic():
             for member in members:
                 control.cancel_jobs(member)
 
-    for member in (*one.members(), *two.members()):
-        assert member.outcome is None
-    change("UPDATE salon_jobs_flow_member SET condition = 'ended'")
+    assert outcomes(one) + outcomes(two) == [None] * 6
     with ThreadPoolExecutor(2) as pool:
         ends = [elsewhere(pool, lambda: end(ones[0], twos[0])), elsewhere(pool, lambda: end(twos[1], ones[1]))]
     assert [each.result() for each in ends] == [None, None]
     assert due() == [one_last.id, two_last.id]
 
 
-@pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled", "deleted"])
-def test_how_it_ended_decides_who_starts(process_id: int, hooks: Hooks, end: str) -> None:
-    with flow("order") as order:
-        first = order.add(tasks.in_flow.call())
-        followers = {
-            when: order.add(tasks.in_flow.call(), after=first, when=when) for when in ("succeeded", "failed", "ended")
-        }
-    match end:
-        case "cancelled":
-            control.cancel_jobs(first)
-        case "deleted":
-            change("DELETE FROM salon_jobs_job WHERE id = %s", first.id)
-        case _:
-            hooks.system = lambda **_: 1 if end == "succeeded" else 1 / 0
-            run_due(process_id)
-    started = {"succeeded", "ended"} if end == "succeeded" else {"failed", "ended"}
-    assert {when for when, member in followers.items() if member.id in due()} == started
-    [skipped] = [member for when, member in followers.items() if when not in started]
-    why = "nothing that it comes after failed" if end == "succeeded" else f"test-flow #{first.id} "
-    assert state_of(skipped)[0] == "cancelled"
-    assert state_of(skipped)[1].startswith(f"flow: {why}")
-
-
-def test_a_cancellation_goes_down_a_chain_and_a_retry_takes_it_back(process_id: int, hooks: Hooks) -> None:
+def test_skips_go_down_a_chain_until_retry(process_id: int, hooks: Hooks) -> None:
     with flow("chain") as chain:
-        members = [chain.add(tasks.in_flow.call())]
-        for _ in range(5):
+        before = chain.add(tasks.in_flow.call())
+        members = [chain.add(tasks.in_flow.call(), after=before)]
+        for _ in range(4):
             members.append(chain.add(tasks.in_flow.call(), after=members[-1]))
-    hooks.system = lambda **_: 1 / 0
+        chain.add(tasks.in_flow.call(), after=before, when="failed")
     run_due(process_id)
-    assert outcomes(chain) == ["failed"] + ["skipped"] * 5
-    assert state_of(members[1])[1] == f"flow: test-flow #{members[0].id} failed"
-    assert state_of(members[2])[1] == f"flow: test-flow #{members[1].id} was skipped"
+    hooks.system = fail
+    run_due(process_id)
+    skipped = ["skipped"] * 4
+    assert outcomes(chain) == ["succeeded", "failed", *skipped, "skipped"]
+    assert [reason for (reason,) in jobs("reason", "state = 'cancelled'")] == [
+        f"flow: test-flow #{members[0].id} failed",
+        *(f"flow: test-flow #{member.id} was skipped" for member in members[1:-1]),
+        "flow: nothing that it comes after failed",
+    ]
+    change("UPDATE salon_jobs_job SET finished_at = now() - interval '29 days'")
+    control.cancel_jobs(tasks.in_flow.enqueue())
+    change("UPDATE salon_jobs_job SET finished_at = now() - interval '29 days' WHERE reason = 'cancelled'")
+    # Those that a retry of the flow can start are kept with it.
+    assert Pruner(using="default").run_once().deleted == {"cancelled": 2}
     chain.retry()
-    assert (outcomes(chain), due()) == ([None] * 6, [members[0].id])
+    assert (outcomes(chain)[1:-1], due()) == ([None] * 5, [members[0].id])
     hooks.reset()
     while due():
         run_due(process_id)
-    assert outcomes(chain) == ["succeeded"] * 6
+    assert outcomes(chain) == ["succeeded"] * 6 + ["skipped"]
 
 
-def test_a_skipped_member_that_is_retried_runs_without_the_one_that_failed(process_id: int, hooks: Hooks) -> None:
-    with flow("order") as order:
-        first = order.add(tasks.in_flow.call())
-        second = order.add(tasks.in_flow.call(), after=first)
+def test_retry_of_skipped_members(process_id: int) -> None:
+    order, [first], second = fan_in(1)
+    control.cancel_jobs(first)
+    control.retry_jobs([first, second])
+    assert (due(), outcomes(order)) == ([first.id], [None, None]), "retried together, they wait for each other"
     control.cancel_jobs(first)
     control.retry_jobs(second)
     assert due() == [second.id]
@@ -396,19 +386,8 @@ def test_a_skipped_member_that_is_retried_runs_without_the_one_that_failed(proce
     assert due() == [first.id, second.id], "its edge is gone by now"
 
 
-def test_retried_together_they_wait_for_each_other(process_id: int) -> None:
-    with flow("order") as order:
-        first = order.add(tasks.in_flow.call())
-        second = order.add(tasks.in_flow.call(), after=first)
-    control.cancel_jobs(first)
-    control.retry_jobs([first, second])
-    assert (due(), outcomes(order)) == ([first.id], [None, None])
-
-
-def test_a_retried_member_that_waits_for_others_runs_no_earlier_than_it_was_retried_for(process_id: int) -> None:
-    with flow("order") as order:
-        first, second = (order.add(tasks.in_flow.call(number)) for number in (1, 2))
-        last = order.add(tasks.in_flow.call(3), after=[first, second])
+def test_retry_at_an_instant_outlasts_waiting(process_id: int) -> None:
+    _, [first, second], last = fan_in()
     control.cancel_jobs(first)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     control.retry_jobs(last, at=tomorrow)
@@ -428,58 +407,40 @@ def test_one_transaction_ends_many(database: None) -> None:
     assert outcomes(order) == ["cancelled"] * 1500 + [None] * 1500
 
 
-def test_a_flow_is_cancelled_without_starting_any_of_it(database: None) -> None:
-    with flow("order") as order:
-        first = order.add(tasks.in_flow.call())
-        order.add(tasks.in_flow.call(), after=first, when="ended")
+def test_cancelled_flow_starts_nothing(database: None) -> None:
+    order, [first], _ = fan_in(1, when="ended")
+    with order:
         order.add(tasks.in_flow.call(), after=first, when="failed")
     assert [result.changed for result in get_flow(order.id or 0).cancel()] == [True] * 3
     assert (due(), outcomes(order)) == ([], ["cancelled"] * 3)
 
 
-def test_a_job_that_somebody_has_locked_holds_up_no_end_and_starts_later(process_id: int) -> None:
-    with flow("order") as order:
-        first = order.add(tasks.in_flow.call())
-        second = order.add(tasks.in_flow.call(), after=first)
+def test_locked_follower_starts_later(process_id: int) -> None:
+    """It holds up no end; maintenance starts it."""
+    _, _, second = fan_in(1)
     [job] = claim(process_id)
     with ThreadPoolExecutor(1) as pool, transaction.atomic(using="owner"):
         seen("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", second.id)
-        assert elsewhere(pool, lambda: finish_many([job], process_id)).result(timeout=10)
+        assert elsewhere(pool, lambda: finish_many([job], process_id)).result(LIMIT_S)
         assert due() == []
     Maintenance(using="default").poll()
     assert due() == [second.id]
 
 
-def test_a_member_added_while_what_it_comes_after_ends(process_id: int) -> None:
-    """The end does not see the edge, and the addition not the end: its commit looks again."""
-    with flow("order") as order:
-        first = order.add(tasks.in_flow.call())
-    [job] = claim(process_id)
-    with ThreadPoolExecutor(1) as pool, transaction.atomic():
-        with order:
-            late = order.add(tasks.in_flow.call(), after=first)
-        assert elsewhere(pool, lambda: finish_many([job], process_id)).result(timeout=10)
-        assert due() == []
-    assert due() == [late.id]
-
-
-def test_a_key_admits_one_live_flow(process_id: int) -> None:
+def test_key_admits_one_live_flow(process_id: int) -> None:
     def add() -> Flow:
         with flow("order", key="7") as order:
             order.add(tasks.in_flow.call())
         return order
 
     first, second = add(), add()
-    assert (first.is_new, second.is_new, second.id) == (True, False, first.id)
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(1,)]
+    assert (first.is_new, second.is_new, second.id, count()) == (True, False, first.id, 1)
     run_due(process_id)
     assert add().is_new
 
 
-def test_a_handler_reads_results_and_adds_members(process_id: int, hooks: Hooks) -> None:
-    with flow("order") as order:
-        parts = [order.add(tasks.in_flow.call(number)) for number in (1, 2)]
-        last = order.add(tasks.in_flow.call(3), after=parts)
+def test_handler_reads_results_and_adds_members(process_id: int, hooks: Hooks) -> None:
+    order, parts, last = fan_in()
     run_due(process_id)
 
     def more(number: int) -> int:
@@ -497,23 +458,12 @@ def test_a_handler_reads_results_and_adds_members(process_id: int, hooks: Hooks)
     run_due(process_id)
     assert [member.after for member in order.members()] == [(), (), (parts[0].id, parts[1].id), (last.id,)]
     run_due(process_id)
-    results = seen("SELECT value::text FROM salon_jobs_job_result ORDER BY job_id")
-    assert results == [("1",), ("2",), ("3",), ("3",)]
-
-
-def test_members_of_a_task_run_in_the_order_added_whatever_their_options(process_id: int) -> None:
-    with flow("order") as order:
-        members = [order.add(tasks.ordered.call(number=each), priority=each % 2) for each in range(4)]
-    assert [member.id for member in members] == sorted(member.id for member in members)
-    for member in members:
-        assert due() == [member.id]
-        run_due(process_id)
-
-
-def test_a_result_that_is_no_longer_kept_says_so(process_id: int, hooks: Hooks) -> None:
-    with flow("order") as order:
-        first = order.add(tasks.in_flow.call())
-        order.add(tasks.in_flow.call(), after=first)
+    results = [value for (value,) in seen("SELECT value::text FROM salon_jobs_job_result ORDER BY job_id")]
+    assert results == ["0", "1", "1", "1"]
+    # Without one of them the other says so.
+    change("DELETE FROM salon_jobs_job_result")
+    hooks.reset()
+    fan_in(1)
     run_due(process_id)
     change("DELETE FROM salon_jobs_job_result")
     hooks.system = lambda **_: current_job().flow.result_of(tasks.in_flow)
@@ -522,7 +472,16 @@ def test_a_result_that_is_no_longer_kept_says_so(process_id: int, hooks: Hooks) 
     assert "or no longer" in str(outcome.error)
 
 
-def test_what_does_not_fit_is_refused(stores: list[UUID]) -> None:
+def test_members_run_in_order_added(process_id: int) -> None:
+    with flow("order") as order:
+        members = [order.add(tasks.ordered.call(number=each), priority=each % 2) for each in range(4)]
+    assert [member.id for member in members] == sorted(member.id for member in members)
+    for member in members:
+        assert due() == [member.id]
+        run_due(process_id)
+
+
+def test_misfits_are_refused(stores: list[UUID]) -> None:
     with flow("other") as other:
         stranger = other.add(tasks.in_flow.call())
     order = flow("order")
@@ -551,28 +510,26 @@ def test_what_does_not_fit_is_refused(stores: list[UUID]) -> None:
         RunningFlow(7, using="default")
 
 
-def test_an_exception_in_the_block_enqueues_nothing(database: None) -> None:
+def test_exception_in_block_enqueues_nothing(database: None) -> None:
     with suppress(ZeroDivisionError), flow("order") as order:
         order.add(tasks.in_flow.call())
         raise ZeroDivisionError
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
-    assert not FlowRecord.objects.exists()
+    assert (count(), FlowRecord.objects.exists()) == (0, False)
 
 
-def test_the_web_role_adds_flows_of_its_store_and_sees_no_other(stores: list[UUID], process_id: int) -> None:
+def test_web_role_sees_flows_of_its_store(stores: list[UUID], process_id: int) -> None:
     for store in stores[:2]:
         with tenant_context(store, using="web"), flow("order", using="web") as order:
             first = order.add(tasks.in_store.call(store_id=store))
             order.add(tasks.system.call(), after=first)
     with tenant_context(stores[0], using="web"):
-        assert [FlowRecord.objects.using("web").count(), FlowMember.objects.using("web").count()] == [1, 2]
-        assert FlowEdge.objects.using("web").count() == 1
+        assert [model.objects.using("web").count() for model in (FlowRecord, FlowMember, FlowEdge)] == [1, 2, 1]
     while due():
         run_due(process_id)
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    assert count() == 0
 
 
-def test_no_role_holds_a_job_that_it_did_not_add(stores: list[UUID]) -> None:
+def test_role_holds_only_jobs_it_added(stores: list[UUID]) -> None:
     """A flow could hold somebody's job for ever."""
     theirs = tasks.system.enqueue()
     add = "SELECT salon_jobs_add_flow_members(%s, ARRAY[%s]::bigint[], ARRAY['ended'], '{}', '{}')"
@@ -582,7 +539,7 @@ def test_no_role_holds_a_job_that_it_did_not_add(stores: list[UUID]) -> None:
         connections["web"].cursor().execute(add, [order.id, theirs.id])
 
 
-def test_what_a_web_process_forges_moves_no_flow_of_others(stores: list[UUID]) -> None:
+def test_forged_notes_move_no_flow(stores: list[UUID]) -> None:
     with flow("order") as order:
         cancelled, first = order.add(tasks.in_flow.call()), order.add(tasks.in_flow.call())
         order.add(tasks.in_flow.call(), after=cancelled)
@@ -600,67 +557,36 @@ def test_what_a_web_process_forges_moves_no_flow_of_others(stores: list[UUID]) -
     assert due() == [first.id]
 
 
-def test_flows_are_pruned_once_they_have_ended(process_id: int) -> None:
-    with flow("over") as over:
-        over.add(tasks.in_flow.call())
+def test_ended_flows_are_pruned(process_id: int, hooks: Hooks) -> None:
+    """Their skipped members go after them."""
+    hooks.system = fail
+    _, [first], _ = fan_in(1)
     run_due(process_id)
-    with flow("order") as order:
-        order.add(tasks.in_flow.call())
+    order, _, _ = fan_in(1)
+    change("UPDATE salon_jobs_job SET finished_at = now() - interval '31 days' WHERE state <> 'queued'")
     change("UPDATE salon_jobs_flow SET changed_at = now() - interval '31 days'")
-    assert Pruner(using="default").run_once().deleted["flows"] == 1
-    Pruner(using="default").run_once()
-    assert list(FlowRecord.objects.values_list("pk", flat=True)) == [order.id]
-
-
-def test_skipped_members_are_kept_as_long_as_their_flow(process_id: int, hooks: Hooks) -> None:
-    with flow("chain") as chain:
-        first = chain.add(tasks.in_flow.call())
-        second = chain.add(tasks.in_flow.call(), after=first)
-        chain.add(tasks.in_flow.call(), after=second)
-    hooks.system = lambda **_: 1 / 0
-    run_due(process_id)
-    cancelled = tasks.in_flow.enqueue()
-    control.cancel_jobs(cancelled)
-    pruner = Pruner(using="default")
-    change("UPDATE salon_jobs_job SET finished_at = now() - interval '29 days'")
-    assert pruner.run_once().deleted == {"cancelled": 1}
-    hooks.reset()
-    chain.retry()
-    while due():
-        run_due(process_id)
-    assert outcomes(chain) == ["succeeded"] * 3
-
-
-def test_skipped_members_are_pruned_after_their_flow(process_id: int, hooks: Hooks) -> None:
-    with flow("order") as order:
-        first = order.add(tasks.in_flow.call())
-        order.add(tasks.in_flow.call(), after=first)
-    hooks.system = lambda **_: 1 / 0
-    run_due(process_id)
-    change("UPDATE salon_jobs_job SET finished_at = now() - interval '31 days'")
-    change("UPDATE salon_jobs_flow SET changed_at = now() - interval '31 days'")
-    pruner = Pruner(using="default")
-    while pruner.run_once().deleted:
+    assert Pruner(using="default").run_once().deleted["flows"] == 2, "members"
+    while Pruner(using="default").run_once().deleted:
         pass
-    assert seen("SELECT id FROM salon_jobs_job") == [(first.id,)]
+    assert list(FlowRecord.objects.values_list("pk", flat=True)) == [order.id]
+    assert [job_id for (job_id,) in jobs("id", "state <> 'queued'")] == [first.id]
 
 
-def test_members_whose_jobs_were_deleted_keep_no_other_from_its_move(process_id: int, hooks: Hooks) -> None:
+def test_deleted_members_hold_up_no_move(process_id: int, hooks: Hooks) -> None:
     with flow("order") as order:
         first = order.add(tasks.in_flow.call())
         for _ in range(1000):
             order.add(tasks.in_flow.call(), after=first)
-    hooks.system = lambda **_: 1 / 0
+    hooks.system = fail
     run_due(process_id)
     change("DELETE FROM salon_jobs_job WHERE state = 'cancelled'")
     order.retry()
-    with flow("other") as other:
-        held = other.add(tasks.in_flow.call(), after=other.add(tasks.in_flow.call()))
+    _, _, held = fan_in(1)
     change("UPDATE salon_jobs_flow_member SET move = 'start' WHERE job_id = %s", held.id)  # it was locked
     assert statements.rows("move_flow_members", using="default") == [(1,)]
 
 
-def test_the_erasure_of_a_store_leaves_no_member_that_waits_for_ever(stores: list[UUID]) -> None:
+def test_erasure_of_store_cancels_followers(stores: list[UUID]) -> None:
     with tenant_context(stores[0]), flow("order") as order:
         first = order.add(tasks.in_store.call(store_id=stores[0]))
         second = order.add(tasks.system.call(), after=first, when="ended")
@@ -672,14 +598,12 @@ def test_the_erasure_of_a_store_leaves_no_member_that_waits_for_ever(stores: lis
 class DrainedTest(TestCase):
     """A test in a transaction that is rolled back."""
 
-    def test_drained_jobs_start_what_comes_after_them(self) -> None:
-        with flow("order") as order:
-            first = order.add(tasks.in_flow.call(1))
-            order.add(tasks.in_flow.call(2), after=first)
+    def test_drained_jobs_start_followers(self) -> None:
+        fan_in(1)
         assert [job.task for job in drain_jobs()] == ["test-flow"] * 2
 
 
-def test_a_process_that_dies_starts_nothing_until_its_jobs_have_ended(process_id: int) -> None:
+def test_rescued_member_starts_followers_when_failed(process_id: int) -> None:
     with flow("order") as order:
         first = order.add(tasks.system.call())
         last = order.add(tasks.in_flow.call(), after=first, when="failed")
@@ -690,7 +614,7 @@ def test_a_process_that_dies_starts_nothing_until_its_jobs_have_ended(process_id
     assert outcomes(order) == ["failed", None]
 
 
-def test_a_worker_runs_a_graph_on_threads(process_id: int) -> None:
+def test_worker_runs_graph_on_threads(process_id: int) -> None:
     with flow("graph") as graph:
         layers = [[graph.add(tasks.in_flow.call()) for _ in range(10)]]
         for _ in range(3):

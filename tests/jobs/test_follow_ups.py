@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, connections, transaction
@@ -26,9 +25,11 @@ from salon_jobs.models import FollowUp, Job
 from salon_jobs.testing import assert_enqueued, drain_jobs
 from salon_jobs.worker.maintenance import Maintenance
 from tests import tasks
-from tests.settings import SALON_JOBS
+from tests.jobs.rows import jobs
+from tests.settings import SALON_JOBS, url_for
 from tests.support import change, claim, elsewhere, finish_many, leases_of, run, run_due, run_on_threads, seen
 from tests.tasks import Hooks
+from tests.waiting import LIMIT_S, eventually
 
 DAY = timedelta(days=1)
 DONE = tasks.keyed_system.call(note="done")
@@ -53,67 +54,62 @@ def expire(process_id: int) -> None:
     run_due(process_id)
 
 
-def fail(hooks: Hooks, process_id: int) -> None:
-    def broken(**_: object) -> None:
-        raise OSError
+def raises(error: Exception) -> Callable[..., None]:
+    def handler(**_: object) -> None:
+        raise error
 
-    hooks.system = broken
-    change("UPDATE salon_jobs_job SET max_attempts = 1")
-    run_due(process_id)
-
-
-def discard(hooks: Hooks, process_id: int) -> None:
-    def discarded(**_: object) -> None:
-        raise Discard("no need")
-
-    hooks.system = discarded
-    run_due(process_id)
+    return handler
 
 
 def lose_the_process(process_id: int) -> None:
-    jobs = claim(process_id)
-    assert jobs
-    change("UPDATE salon_jobs_job SET max_attempts = 1, rescues = 2")
+    assert claim(process_id)
+    change("UPDATE salon_jobs_job SET rescues = 2")
     change("DELETE FROM salon_jobs_process")
     leases_of(process_id).rescue("gone")
 
 
-ENDS: dict[str, Callable[[Hooks, int, int], object]] = {
-    "succeeded": lambda hooks, process_id, job_id: run_due(process_id),
-    "succeeded and kept": lambda hooks, process_id, job_id: run_due(process_id),
-    "failed": lambda hooks, process_id, job_id: fail(hooks, process_id),
-    "discarded": lambda hooks, process_id, job_id: discard(hooks, process_id),
-    "discarded by an operator": lambda hooks, process_id, job_id: control.discard_jobs(job_id),
-    "cancelled": lambda hooks, process_id, job_id: control.cancel_jobs(job_id, using="operator"),
-    "expired": lambda hooks, process_id, job_id: expire(process_id),
-    "process died": lambda hooks, process_id, job_id: lose_the_process(process_id),
-    "deleted": lambda hooks, process_id, job_id: change("DELETE FROM salon_jobs_job WHERE id = %s", job_id),
+# What ends a job that is queued: a hook and a run of it, or something else.
+ENDS: dict[str, Callable[[int, int], object]] = {
+    "succeeded": lambda process_id, _: run_due(process_id),
+    "succeeded and kept": lambda process_id, _: run_due(process_id),
+    "failed": lambda process_id, _: run_due(process_id),
+    "discarded": lambda process_id, _: run_due(process_id),
+    "discarded by an operator": lambda _, job_id: control.discard_jobs(job_id),
+    "cancelled": lambda _, job_id: control.cancel_jobs(job_id, using="operator"),
+    "expired": lambda process_id, _: expire(process_id),
+    "process died": lambda process_id, _: lose_the_process(process_id),
+    "deleted": lambda _, job_id: change("DELETE FROM salon_jobs_job WHERE id = %s", job_id),
 }
+RAISED = {"failed": OSError(), "discarded": Discard("no need")}
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_the_last_end_of_any_kind_enqueues_it(hooks: Hooks, process_id: int, end: str) -> None:
+def test_last_end_enqueues_follow_up(hooks: Hooks, process_id: int, end: str) -> None:
+    if end in RAISED:
+        hooks.system = raises(RAISED[end])
     with override_settings(SALON_JOBS={**SALON_JOBS, "RETAIN_SUCCEEDED": DAY if "kept" in end else None}):
         [job_id] = followed(1)
+        change("UPDATE salon_jobs_job SET max_attempts = 1")
         assert (remaining(), follow_ups()) == ([1], [])
-        ENDS[end](hooks, process_id, job_id)
-        assert (remaining(), follow_ups()) == ([], [("done", "k:done", None)])
-        whose = {"task": "test-system", "jobs": 1, "first": job_id, "last": job_id, "fan_out": None}
-        assert Job.objects.get(task="test-keyed-system").follows == whose
+        ENDS[end](process_id, job_id)
+    assert (remaining(), follow_ups()) == ([], [("done", "k:done", None)])
+    whose = {"task": "test-system", "jobs": 1, "first": job_id, "last": job_id, "fan_out": None}
+    assert Job.objects.get(task="test-keyed-system").follows == whose
 
 
-def test_each_job_counts_once_however_often_it_is_retried(hooks: Hooks, process_id: int) -> None:
+def test_retried_job_counts_once(hooks: Hooks, process_id: int) -> None:
     followed(2)
-    hooks.system = lambda note: (_ for _ in ()).throw(Snooze(timedelta(0)) if note == "0" else OSError())
-    run_due(process_id)
-    assert (remaining(), follow_ups()) == ([2], [])
+    for error in (Snooze(timedelta(0)), OSError()):
+        hooks.system = raises(error)
+        run_due(process_id)
+        assert (remaining(), follow_ups()) == ([2], [])
+        change("UPDATE salon_jobs_job SET run_at = now()")
     hooks.reset()
-    change("UPDATE salon_jobs_job SET run_at = now()")
     run_due(process_id)
     assert (remaining(), len(follow_ups())) == ([], 1)
 
 
-def test_a_worker_that_ends_many_at_once(process_id: int) -> None:
+def test_worker_ends_many_at_once(process_id: int) -> None:
     followed(20)
     followed(20)
     run_on_threads(process_id)
@@ -128,15 +124,13 @@ def counting_at_once(*ends: Callable[[], object]) -> Generator[list[Future[objec
     change(f"SELECT pg_advisory_lock({key})")
     with ThreadPoolExecutor(len(ends)) as pool:
         running = [elsewhere(pool, end) for end in ends]
-        while seen(waiters) != [(len(ends),)]:
-            assert not any(end.done() for end in running)
-        yield running
+        eventually(lambda: any(end.done() for end in running) or seen(waiters) == [(len(ends),)])
+        assert not any(end.done() for end in running)
         change(f"SELECT pg_advisory_unlock({key})")
+        yield running
 
 
-def test_a_worker_waits_its_turn_to_count_them_without_an_error(
-    process_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counting_waits_without_error(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement that the lock's holders make fail would fill the server's log, and be repeated for each batch."""
     raised: list[Exception] = []
 
@@ -150,14 +144,13 @@ def test_a_worker_waits_its_turn_to_count_them_without_an_error(
     monkeypatch.setattr(leases, "hot", hot)
     followed(2)
     tasks.system.enqueue()
-    jobs = claim(process_id)
-    with counting_at_once(lambda: finish_many(jobs, process_id)) as [end]:
-        time.sleep(0.1)
-    assert end.result() == {job.fence for job in jobs}
+    claimed = claim(process_id)
+    with counting_at_once(lambda: finish_many(claimed, process_id)) as [end]:
+        assert end.result() == {job.fence for job in claimed}
     assert (raised, remaining(), len(follow_ups())) == ([], [], 1)
 
 
-def test_connections_that_end_the_last_jobs_of_two_follow_ups_crosswise_at_once(database: None) -> None:
+def test_crossing_ends_do_not_deadlock(database: None) -> None:
     first, second = followed(2), followed(2)
 
     def end(*ids: int) -> None:
@@ -166,26 +159,23 @@ def test_connections_that_end_the_last_jobs_of_two_follow_ups_crosswise_at_once(
                 Job.objects.filter(pk=job).delete()
 
     with counting_at_once(lambda: end(first[0], second[0]), lambda: end(second[1], first[1])) as ends:
-        pass
-    assert [each.result() for each in ends] == [None, None]
+        assert [each.result() for each in ends] == [None, None]
     assert (remaining(), len(follow_ups())) == ([], 1), "both have the same key"
 
 
-def test_a_transaction_that_ends_many_looks_for_each_follow_up_once(database: None) -> None:
+def test_each_follow_up_is_read_once_a_transaction(database: None) -> None:
     scans = "SELECT coalesce(idx_scan, 0) FROM pg_stat_xact_user_tables WHERE relname = 'salon_jobs_follow_up'"
-    first, second = followed(50), followed(50)
+    first, second = followed(20), followed(20)
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(scans)
-        [before] = cursor.fetchone()
+        before = cursor.execute(scans).fetchone()[0]
         for pair in zip(first[1:], second[1:], strict=True):
             cursor.execute("DELETE FROM salon_jobs_job WHERE id = ANY (%s)", [list(pair)])
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        cursor.execute(scans)
-        assert cursor.fetchone() == (before + 2,)
+        assert cursor.execute(scans).fetchone() == (before + 2,)
     assert remaining() == [1, 1]
 
 
-def test_what_a_savepoint_takes_back_is_not_counted(database: None) -> None:
+def test_savepoint_rollback_is_not_counted(database: None) -> None:
     ids = followed(6)
 
     def end(*some: int) -> None:
@@ -203,34 +193,26 @@ def test_what_a_savepoint_takes_back_is_not_counted(database: None) -> None:
 
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("mode", ["replace", "preserve_run_at", "unsafe_dedupe"])
-def test_a_key_that_an_open_transaction_holds_holds_up_no_end(
-    process_id: int, monkeypatch: pytest.MonkeyPatch, mode: Any, commits: bool
-) -> None:
-    held, other = followed(1), tasks.system.enqueue_many([tasks.system.call()], then=tasks.system.call(note="other"))
+def test_held_key_holds_up_no_end(process_id: int, monkeypatch: pytest.MonkeyPatch, mode: str, commits: bool) -> None:
+    [held] = followed(1)
+    [other] = tasks.system.enqueue_many([tasks.system.call()], then=tasks.system.call(note="other"))
     change(
         "UPDATE salon_jobs_follow_up SET options = options || %s WHERE options ? 'job_key'",
         f'{{"job_key_mode": "{mode}"}}',
     )
-    ends, work = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with transaction.atomic():
-            tasks.keyed_system.enqueue(note="done")
-            work.set()
-            assert ends.wait(10)
-            transaction.set_rollback(not commits)
-
-    with ThreadPoolExecutor(1) as pool:
-        holder = elsewhere(pool, hold)
-        assert work.wait(10)
-        for job_id in (*held, other[0].id):
-            change("DELETE FROM salon_jobs_job WHERE id = %s", job_id)
+    maintenance = Maintenance(using="default")
+    with psycopg.connect(url_for(None)) as holder:
+        holder.execute(
+            "INSERT INTO salon_jobs_job (task, job_key, payload) SELECT task, 'k:done', payload FROM salon_jobs_follow_up"
+            " WHERE options ? 'job_key'"
+        )
+        for job_id in (held, other.id):
+            Job.objects.filter(pk=job_id).delete()
         assert remaining() == [0], "the job of the other is enqueued"
-        maintenance = Maintenance(using="default")
         maintenance.poll()
         assert remaining() == [0]
-        ends.set()
-        holder.result(10)
+        if not commits:
+            holder.rollback()
     monkeypatch.setattr(maintenance, "_inspect_at", 0.0)
     maintenance.poll()
     assert (remaining(), follow_ups()) == ([], [("done", "k:done", None)])
@@ -238,27 +220,27 @@ def test_a_key_that_an_open_transaction_holds_holds_up_no_end(
     assert len(follow_ups()) == 1
 
 
-def test_however_many_wait_for_a_held_key_maintenance_soon_goes_on(process_id: int) -> None:
+def test_maintenance_waits_once_for_held_key(process_id: int) -> None:
+    """It waits half a second at most, not for each that needs the key."""
     with transaction.atomic():
         tasks.keyed_system.enqueue(note="done")
         change(
-            "INSERT INTO salon_jobs_follow_up"
-            " (task, payload, options, remaining)"
-            " SELECT 'test-keyed-system', '{}', '{\"job_key\": \"k:done\"}', 0 FROM generate_series(1, 100)"
+            "INSERT INTO salon_jobs_follow_up (task, payload, options, remaining)"
+            " SELECT 'test-keyed-system', '{}', '{\"job_key\": \"k:done\"}', 0 FROM generate_series(1, 200)"
         )
         with ThreadPoolExecutor(1) as pool:
-            began = time.monotonic()
-            elsewhere(pool, lambda: Maintenance(using="default").poll()).result(60)
-            assert time.monotonic() - began < 20, "without waiting for the key once for each"
-        assert len(remaining()) == 100
-    for _ in range(20):  # half a second each
+            elsewhere(pool, lambda: Maintenance(using="default").poll()).result(LIMIT_S)
+        assert len(remaining()) == 200
+
+    def poll() -> list[int]:
         Maintenance(using="default").poll()
-        if remaining() == []:
-            break
-    assert remaining() == []
+        return remaining()
+
+    eventually(poll, [])
 
 
-def test_a_retry_by_hand_is_waited_for_until_it_is_enqueued_and_never_enqueues_it_again(process_id: int) -> None:
+def test_retries_by_hand(process_id: int) -> None:
+    """They are waited for until the follow-up is enqueued, which they never enqueue again."""
     first, second = followed(2)
     control.cancel_jobs([first])
     control.retry_jobs([first])
@@ -271,21 +253,21 @@ def test_a_retry_by_hand_is_waited_for_until_it_is_enqueued_and_never_enqueues_i
     assert (remaining(), follow_ups()) == ([], [])
 
 
-def test_the_pruning_of_ended_jobs_does_not_count(database: None) -> None:
+def test_pruning_does_not_count(database: None) -> None:
     first, _ = followed(2)
     control.cancel_jobs([first])
     change("DELETE FROM salon_jobs_job WHERE id = %s", first)
     assert (remaining(), follow_ups()) == ([1], [])
 
 
-def test_no_jobs_enqueue_it_at_once(stores: list[UUID]) -> None:
+def test_no_jobs_enqueue_follow_up_at_once(stores: list[UUID]) -> None:
     assert followed(0) == []
     assert (remaining(), len(follow_ups())) == ([], 1)
     fan_out(tasks.in_store, FanOut(then=tasks.keyed_system.call(note="no stores"), exclude=stores))
     assert (remaining(), len(follow_ups())) == ([], 2)
 
 
-def test_jobs_that_wait_under_their_key_are_waited_for_unless_they_run_or_have_a_follow_up(process_id: int) -> None:
+def test_waiting_keyed_jobs_are_waited_for(process_id: int) -> None:
     calls = [tasks.keyed_system.call(note=str(n)) for n in range(3)]
     waiting = tasks.keyed_system.enqueue(note="0")
     then = tasks.system.call(note="then")
@@ -300,14 +282,14 @@ def test_jobs_that_wait_under_their_key_are_waited_for_unless_they_run_or_have_a
     assert remaining() == []
 
 
-def test_it_has_its_tasks_options_and_key_as_if_it_were_enqueued(process_id: int) -> None:
+def test_follow_up_has_options_of_its_task(process_id: int) -> None:
     waiting = tasks.keyed_system.using(run_in=timedelta(hours=1)).enqueue(note="done")
     followed(1)
     run_due(process_id)
     assert seen("SELECT id, run_at <= now() FROM salon_jobs_job") == [(waiting.id, True)]
 
 
-def test_store_jobs_and_a_follow_up_of_a_store(stores: list[UUID], process_id: int) -> None:
+def test_follow_up_of_store_jobs(stores: list[UUID], process_id: int) -> None:
     then = tasks.in_store.call(store_id=stores[2], number=9)
     result = async_to_sync(afan_out)(tasks.in_store, FanOut(then=then), number=1)
     assert (result.inserted, remaining()) == (3, [3])
@@ -317,14 +299,9 @@ def test_store_jobs_and_a_follow_up_of_a_store(stores: list[UUID], process_id: i
     assert fan_out_progress(result.id).done == 3
 
 
-@pytest.fixture
-def as_web() -> Iterator[None]:
-    with override_settings(SALON_JOBS={**SALON_JOBS, "DATABASE": "web"}):
-        yield
-
-
-@pytest.mark.usefixtures("as_web")
-def test_the_web_role_gives_follow_ups_to_its_store_and_to_no_store(stores: list[UUID]) -> None:
+def test_web_role_gives_follow_ups(stores: list[UUID], settings: Any) -> None:
+    """It gives them to its store and to no store."""
+    settings.SALON_JOBS = {**SALON_JOBS, "DATABASE": "web"}
     own, other = (tasks.in_store.call(store_id=store) for store in stores[:2])
     with tenant_context(stores[0], using="web"):
         for then in (own, DONE):
@@ -332,22 +309,20 @@ def test_the_web_role_gives_follow_ups_to_its_store_and_to_no_store(stores: list
         with pytest.raises(EnqueueRefused, match="salon_jobs_add_follow_up: store_id is not the current store"):
             tasks.in_store.enqueue_many([own], then=other)
     assert remaining() == [1, 1]
-    ids = [row[0] for row in seen("SELECT id FROM salon_jobs_job ORDER BY id")]
     with tenant_context(stores[0], using="web"):
-        control.cancel_jobs(ids, using="web")
-    assert remaining() == []
-    assert follow_ups() == [("done", "k:done", None)]
+        control.cancel_jobs([job_id for (job_id,) in jobs("id")], using="web")
+    assert (remaining(), follow_ups()) == ([], [("done", "k:done", None)])
 
 
-def test_the_web_role_ends_the_last_job_before_one_of_another_store(stores: list[UUID]) -> None:
+def test_web_role_ends_job_before_other_stores(stores: list[UUID]) -> None:
     fan_out(tasks.in_store, FanOut(then=tasks.keyed.call(store_id=stores[2], number=7), exclude=stores[1:]))
-    [(job_id,)] = seen("SELECT id FROM salon_jobs_job")
+    [(job_id,)] = jobs("id")
     with tenant_context(stores[0], using="web"):
         control.cancel_jobs(job_id, using="web")
-    assert seen("SELECT store_id, job_key FROM salon_jobs_job WHERE state = 'queued'") == [(stores[2], "k:7")]
+    assert jobs("store_id, job_key", "state = 'queued'") == [(stores[2], "k:7")]
 
 
-def test_the_web_role_cannot_make_other_stores_jobs_belong_to_its_follow_up(stores: list[UUID]) -> None:
+def test_follow_up_takes_no_jobs_of_others(stores: list[UUID]) -> None:
     other = tasks.in_store.enqueue(store_id=stores[1])
     with tenant_context(stores[0], using="web"), connections["web"].cursor() as cursor:
         cursor.execute("SELECT salon_jobs_add_follow_up(%s, 'x', '{}', NULL, '{}')", [[other.id]])
@@ -355,27 +330,23 @@ def test_the_web_role_cannot_make_other_stores_jobs_belong_to_its_follow_up(stor
     assert (remaining(), FollowUp.objects.count()) == ([], 0)
 
 
-def test_the_erasure_of_a_store_ends_its_jobs_and_deletes_its_follow_ups(stores: list[UUID]) -> None:
-    fan_out(tasks.in_store, FanOut(then=DONE, exclude=stores[1:]))
+@pytest.mark.parametrize("own", [False, True])
+def test_erasure_of_store_ends_its_jobs(stores: list[UUID], own: bool) -> None:
+    """What follows them is enqueued, unless it is of the store."""
+    then = tasks.in_store.call(store_id=stores[0]) if own else DONE
+    fan_out(tasks.in_store, FanOut(then=then, exclude=stores[1:]))
     tasks.system.enqueue_many([tasks.system.call()], then=tasks.in_store.call(store_id=stores[0]))
     counts = erase_store(stores[0], (), progress=lambda *_: None, using="operator")
-    assert counts["follow_ups"] == 1
-    assert (remaining(), len(follow_ups())) == ([], 1)
-
-
-def test_the_erasure_of_a_store_enqueues_no_job_of_it(stores: list[UUID]) -> None:
-    then = tasks.in_store.call(store_id=stores[0])
-    fan_out(tasks.in_store, FanOut(then=then, exclude=stores[1:]))
-    counts = erase_store(stores[0], (), progress=lambda *_: None, using="operator")
-    assert (counts["jobs"], counts["follow_ups"]) == (1, 1)
-    assert seen("SELECT * FROM salon_jobs_job") == []
+    assert (counts["jobs"], counts["follow_ups"]) == (1, 1 + own)
+    assert (remaining(), len(follow_ups()), len(jobs("id", "store_id IS NOT NULL"))) == ([], 1 - own, 0)
 
 
 @pytest.mark.parametrize("then", [tasks.system, "test-system", tasks.system.enqueue])
-def test_what_is_no_call_is_refused(database: None, then: Any) -> None:
-    with pytest.raises(PayloadInvalid, match=r"then is the call of a task, such as summarize.call\(day=day\), not"):
+def test_then_must_be_a_call(database: None, then: Any) -> None:
+    message = r"then is the call of a task, such as summarize.call\(day=day\), not"
+    with pytest.raises(PayloadInvalid, match=message):
         tasks.system.enqueue_many([tasks.system.call()], then=then)
-    with pytest.raises(PayloadInvalid, match="then is the call"):
+    with pytest.raises(PayloadInvalid, match=message):
         fan_out(tasks.in_store, FanOut(then=then))
 
 
@@ -384,21 +355,19 @@ class InATest(TestCase):
 
     databases = {"default"}  # noqa: RUF012 - as Django declares it
 
-    def test_drained_jobs_enqueue_it(self) -> None:
+    def test_drained_jobs_enqueue_follow_up(self) -> None:
         followed(2)
         assert [job.task for job in drain_jobs()] == ["test-system", "test-system", "test-keyed-system"]
 
 
-def test_jobs_without_a_follow_up_touch_nothing_of_it(process_id: int) -> None:
+def test_other_jobs_touch_no_follow_up(process_id: int) -> None:
     read = "SELECT seq_scan + idx_scan + n_tup_upd FROM pg_stat_xact_user_tables WHERE relname = 'salon_jobs_follow_up'"
     tasks.system.enqueue()
     [job] = claim(process_id)
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(read)
-        before = cursor.fetchone()
+        before = cursor.execute(read).fetchone()
         run(job, process_id)
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        cursor.execute(read)
-        assert cursor.fetchone() == before
+        assert cursor.execute(read).fetchone() == before
         cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
         assert cursor.fetchone() == (0,)

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 from django.db import DataError, OperationalError, ProgrammingError, connection, connections, transaction
 from django.test import TestCase
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from salon_jobs import Discard, Snooze, enqueue_job, flow, tenant_context
@@ -29,6 +29,7 @@ from salon_jobs.models import Job, OrderedJob, OrderedKey
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.maintenance import Maintenance
 from tests import tasks
+from tests.jobs.rows import count, due
 from tests.support import (
     be_silent,
     change,
@@ -45,14 +46,9 @@ from tests.support import (
     wait_until_waiting,
 )
 from tests.tasks import Hooks
+from tests.waiting import LIMIT_S
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
-
-
-def due() -> list[int]:
-    return [
-        row[0] for row in seen("SELECT id FROM salon_jobs_job WHERE state = 'queued' AND run_at <= now() ORDER BY id")
-    ]
 
 
 def add(customer: str = "a", number: int = 0, **options: Any) -> int:
@@ -73,14 +69,6 @@ def snooze(**_: object) -> None:
 
 def is_clean() -> bool:
     return not OrderedKey.objects.exists() and not OrderedJob.objects.exists()
-
-
-def test_jobs_of_a_key_run_one_by_one_and_those_of_others_beside_them(process_id: int) -> None:
-    jobs = [add(customer, number) for number in range(3) for customer in ("a", "b")]
-    for turn in range(0, 6, 2):
-        assert due() == jobs[turn : turn + 2]
-        run_due(process_id)
-    assert is_clean()
 
 
 class Model:
@@ -122,8 +110,13 @@ HOW: dict[str, Callable[..., None]] = {"succeed": lambda **_: None, "fail": fail
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
+# Graphile Worker's issue 621: the next job does not overtake one that has failed and is retried.
+@example(skips=False, steps=[("add", 1), ("fail", 0), ("retry", 0), ("succeed", 0), ("succeed", 0)])
+@example(skips=False, steps=[("add", 1), ("fail", 0), ("cancel", 0), ("succeed", 0)])
+@example(skips=False, steps=[("add", 1), ("fail", 0), ("delete", 0), ("succeed", 0)])
+@example(skips=True, steps=[("add", 2), ("fail", 0), ("retry", 0), *[("succeed", 0)] * 3])
 @given(skips=st.booleans(), steps=STEPS)
-def test_any_order_is_what_the_model_says(process_id: int, hooks: Hooks, skips: bool, steps: Any) -> None:
+def test_any_order_behaves_like_model(process_id: int, hooks: Hooks, skips: bool, steps: Any) -> None:
     change("DELETE FROM salon_jobs_job")
     assert is_clean()
     model, enqueued = Model(), tasks.ordered_skip if skips else tasks.ordered
@@ -155,28 +148,7 @@ def test_any_order_is_what_the_model_says(process_id: int, hooks: Hooks, skips: 
         assert list(OrderedKey.objects.values_list("job_id", flat=True)) == ([model.turn] if model.turn else [])
 
 
-def test_a_failed_job_holds_its_key_until_it_succeeds_is_cancelled_or_deleted(process_id: int, hooks: Hooks) -> None:
-    for end in ("retried", "cancelled", "deleted"):
-        first, second = add(), add()
-        hooks.system = fail
-        run_due(process_id)
-        assert due() == []
-        hooks.reset()
-        match end:
-            case "retried":
-                control.retry_jobs(first)
-                assert due() == [first], "graphile-worker #621: the one after it does not overtake it"
-                run_due(process_id)
-            case "cancelled":
-                control.cancel_jobs(first)
-            case _:
-                change("DELETE FROM salon_jobs_job WHERE id = %s", first)
-        assert due() == [second]
-        run_due(process_id)
-        assert is_clean()
-
-
-def test_a_later_due_time_a_snooze_and_a_rescue_hold_the_key(process_id: int, hooks: Hooks) -> None:
+def test_delay_snooze_and_rescue_hold_key(process_id: int, hooks: Hooks) -> None:
     first, second = add(run_at=LATER), add()
     assert due() == []
     change("UPDATE salon_jobs_job SET run_at = now() WHERE id = %s", first)
@@ -193,49 +165,45 @@ def test_a_later_due_time_a_snooze_and_a_rescue_hold_the_key(process_id: int, ho
     assert due() == [second]
 
 
-def test_a_job_that_waits_keeps_when_it_was_to_run(process_id: int) -> None:
+def test_waiting_job_keeps_run_at(process_id: int) -> None:
     first, second = add(), add(run_at=LATER)
     run_due(process_id)
     assert (job_row(first), row_of(second)["run_at"]) == (None, LATER)
     assert [job_id for (job_id,) in seen("SELECT job_id FROM salon_jobs_ordered_key")] == [second]
 
 
-def test_two_transactions_of_one_key_do_not_wait_for_each_other(process_id: int) -> None:
+def test_transactions_of_one_key_do_not_wait(process_id: int) -> None:
     """Neither does the end of a job wait for a caller who has enqueued under its key and goes on working."""
-    with ThreadPoolExecutor(1) as pool:
-        first = add()
-        [job] = claim(process_id)
-        with transaction.atomic():
-            slow = add()
-            quick = elsewhere(pool, add).result(timeout=10)
-            assert elsewhere(pool, partial(finish_many, [job], process_id)).result(timeout=10)
-            assert due() == [quick]
-        assert (first < slow < quick, due()) == (True, [quick])
-        last = add()
+    first = add()
+    [job] = claim(process_id)
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        slow = add()
+        quick = elsewhere(pool, add).result(LIMIT_S)
+        assert elsewhere(pool, partial(finish_many, [job], process_id)).result(LIMIT_S)
+        assert due() == [quick]
+    assert (first < slow < quick, due()) == (True, [quick])
+    last = add()
+    # Of those that wait, the first that was enqueued.
+    for following in (slow, last):
         run_due(process_id)
-        assert due() == [slow], "of those that wait, the first that was enqueued"
-        run_due(process_id)
-        assert due() == [last]
+        assert due() == [following]
 
 
-def test_enqueuers_and_an_end_that_commit_at_once_start_exactly_one(process_id: int) -> None:
+def test_simultaneous_enqueues_and_end_start_one(process_id: int) -> None:
     for _ in range(5):
         add()
         [job] = claim(process_id)
         with ThreadPoolExecutor(3) as pool:
-            adds = [elsewhere(pool, add)]
-            end = elsewhere(pool, partial(finish_many, [job], process_id))
-            adds.append(elsewhere(pool, add))
-        added = {each.result() for each in adds}
-        assert end.result()
-        assert len(due()) == 1
+            works = [elsewhere(pool, work) for work in (add, partial(finish_many, [job], process_id), add)]
+        first, end, second = (work.result() for work in works)
+        assert (bool(end), len(due())) == (True, 1)
         run_due(process_id)
-        assert set(due()) < added
+        assert set(due()) < {first, second}
         run_due(process_id)
         assert is_clean()
 
 
-def test_an_end_waits_for_the_commit_of_an_enqueuer_and_sees_its_job(process_id: int) -> None:
+def test_end_waits_for_commit_of_enqueue(process_id: int) -> None:
     add()
     [job] = claim(process_id)
     with ThreadPoolExecutor(1) as pool:
@@ -245,11 +213,11 @@ def test_an_end_waits_for_the_commit_of_an_enqueuer_and_sees_its_job(process_id:
             end = elsewhere(pool, partial(finish_many, [job], process_id))
             wait_until_waiting()
             assert not end.done()
-        assert end.result(timeout=10)
+        assert end.result(LIMIT_S)
     assert due() == [second]
 
 
-def test_keys_that_cross_in_two_transactions_do_not_deadlock(process_id: int) -> None:
+def test_crossing_keys_do_not_deadlock(process_id: int) -> None:
     def add_in(customers: str) -> None:
         with transaction.atomic():
             for customer in customers:
@@ -258,11 +226,11 @@ def test_keys_that_cross_in_two_transactions_do_not_deadlock(process_id: int) ->
     with ThreadPoolExecutor(2) as pool:
         for _ in range(5):
             work = [elsewhere(pool, partial(add_in, customers)) for customers in ("abcd", "dcba")]
-            assert [each.result(timeout=10) for each in work] == [None, None]
+            assert [each.result(LIMIT_S) for each in work] == [None, None]
     assert len(due()) == 4
 
 
-def in_a_flow() -> list[int]:
+def in_flow() -> list[int]:
     with flow("order") as order:
         members = [order.add(tasks.in_flow.call(number)) for number in range(2)]
         order.add(tasks.in_flow.call(), after=members)
@@ -288,10 +256,8 @@ def two_keys() -> tuple[int, int]:
     return low, high
 
 
-@pytest.mark.parametrize("enqueue_others", [in_a_flow, partial(followed, tasks.system.call())])
-def test_ends_of_ordered_jobs_and_of_others_that_cross_do_not_deadlock(
-    process_id: int, enqueue_others: Callable[[], list[int]]
-) -> None:
+@pytest.mark.parametrize("enqueue_others", [in_flow, partial(followed, tasks.system.call())])
+def test_crossing_ends_do_not_deadlock(process_id: int, enqueue_others: Callable[[], list[int]]) -> None:
     """A third transaction holds a key until each of the two has, or waits for, what it takes first."""
     others = enqueue_others()
     low, high = two_keys()
@@ -302,12 +268,12 @@ def test_ends_of_ordered_jobs_and_of_others_that_cross_do_not_deadlock(
             wait_until_waiting()
             ends.append(elsewhere(pool, partial(cancel, others[1], low + 1)))
             wait_until_waiting(2)
-        assert [end.result(timeout=10) for end in ends] == [None, None]
+        assert [end.result(LIMIT_S) for end in ends] == [None, None]
     assert high + 1 in due()
 
 
-def test_keys_are_taken_once_what_follows_is_enqueued(process_id: int) -> None:
-    """It can be ordered, too: its key would be taken after others that come later in the order."""
+def test_keys_are_taken_after_follow_ups(process_id: int) -> None:
+    """What follows can be ordered, too: its key would be taken after others that come later in the order."""
     low, high = two_keys()
     others = followed(tasks.ordered.call(row_of(low)["concurrency_key"]))
     with ThreadPoolExecutor(2) as pool:
@@ -315,8 +281,8 @@ def test_keys_are_taken_once_what_follows_is_enqueued(process_id: int) -> None:
             seen("SELECT pg_advisory_xact_lock(hashtextextended('salon_jobs_follow_up', 3))")
             end = elsewhere(pool, partial(cancel, high, *others))
             wait_until_waiting()
-            assert elsewhere(pool, partial(cancel, low, high + 1)).result(timeout=10) is None
-        assert end.result(timeout=10) is None
+            assert elsewhere(pool, partial(cancel, low, high + 1)).result(LIMIT_S) is None
+        assert end.result(LIMIT_S) is None
     assert due() == [low + 1]
     run_due(process_id)
     assert len(due()) == 1
@@ -324,7 +290,8 @@ def test_keys_are_taken_once_what_follows_is_enqueued(process_id: int) -> None:
     assert is_clean()
 
 
-def test_an_end_with_an_older_snapshot_fails_instead_of_losing_the_start(process_id: int) -> None:
+def test_end_with_older_snapshot_fails(process_id: int) -> None:
+    """It would lose the start of the next job."""
     first = add()
 
     def end_before_the_second_came() -> None:
@@ -332,50 +299,55 @@ def test_an_end_with_an_older_snapshot_fails_instead_of_losing_the_start(process
             change("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             change("DELETE FROM salon_jobs_job WHERE id = %s", first)
             with ThreadPoolExecutor(1) as pool:
-                elsewhere(pool, add).result(timeout=10)
+                elsewhere(pool, add).result(LIMIT_S)
 
     with pytest.raises(OperationalError, match="could not serialize"):
         end_before_the_second_came()
     assert due() == [first]
 
 
-def test_what_is_rolled_back_leaves_nothing(process_id: int) -> None:
+def test_rollback_leaves_nothing(process_id: int) -> None:
     with transaction.atomic():
         kept = add()
         with transaction.atomic():
             gone = add()
             transaction.set_rollback(True)
-    assert (due(), job_row(gone)) == ([kept], None)
     with transaction.atomic():
         control.cancel_jobs(kept)
         add()
         transaction.set_rollback(True)
-    assert (due(), OrderedJob.objects.count()) == ([kept], 0)
+    assert (due(), job_row(gone), OrderedJob.objects.count()) == ([kept], None, 0)
 
 
-def test_a_next_job_that_somebody_holds_is_not_passed_over(process_id: int) -> None:
+@pytest.mark.parametrize("commits", [True, False])
+def test_locked_next_job_is_not_passed_over(process_id: int, commits: bool) -> None:
     """Its holder starts the next at the commit; should that be rolled back, maintenance does."""
-    for commits in (True, False):
-        first, second, third = add(), add(), add()
-        [job] = claim(process_id)
-        with ThreadPoolExecutor(1) as pool, transaction.atomic():
-            control.cancel_jobs(second)
-            assert elsewhere(pool, partial(finish_many, [job], process_id)).result(timeout=10)
-            assert (due(), OrderedKey.objects.get().job_id) == ([], 0)
-            place = place_in_order(Job.objects.get(pk=third), using="default")
-            assert place is not None
-            assert place.turn is None
-            transaction.set_rollback(not commits)
-        if not commits:
-            assert due() == []
-            Maintenance(using="default").poll()
-        assert first < due()[0] == (third if commits else second)
-        control.cancel_jobs([second, third])
-        assert is_clean()
+    first, second, third = add(), add(), add()
+    [job] = claim(process_id)
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        control.cancel_jobs(second)
+        assert elsewhere(pool, partial(finish_many, [job], process_id)).result(LIMIT_S)
+        assert (due(), OrderedKey.objects.get().job_id) == ([], 0)
+        place = place_in_order(Job.objects.get(pk=third), using="default")
+        assert place is not None
+        assert place.turn is None
+        transaction.set_rollback(not commits)
+    if not commits:
+        assert due() == []
+        Maintenance(using="default").poll()
+    assert first < due()[0] == (third if commits else second)
+    control.cancel_jobs([second, third])
+    assert is_clean()
 
 
-def test_a_job_that_is_replaced_keeps_its_place(process_id: int) -> None:
-    first, second, third = (tasks.ordered_key.enqueue("a", number).id for number in range(3))
+@pytest.fixture
+def keyed(process_id: int) -> list[int]:
+    """Enqueue jobs of one customer that have keys of their own."""
+    return [tasks.ordered_key.enqueue("a", number).id for number in range(3)]
+
+
+def test_replaced_job_keeps_its_place(process_id: int, keyed: list[int]) -> None:
+    first, second, third = keyed
     for mode in ("replace", "preserve_run_at", "unsafe_dedupe"):
         assert tasks.ordered_key.using(job_key_mode=mode).enqueue("a", 1).id == second
         assert due() == [first]
@@ -383,13 +355,13 @@ def test_a_job_that_is_replaced_keeps_its_place(process_id: int) -> None:
     run_due(process_id)
     assert (due(), row_of(second)["run_at"]) == ([], LATER)
     tasks.ordered_key.enqueue("a", 1)
-    assert due() == [second]
-    run_due(process_id)
-    assert due() == [third]
+    for following in (second, third):
+        assert due() == [following]
+        run_due(process_id)
 
 
-def test_a_job_that_is_replaced_under_another_key_goes_there(process_id: int) -> None:
-    first, second, third = (tasks.ordered_key.enqueue("a", number).id for number in range(3))
+def test_replaced_job_moves_to_another_key(keyed: list[int]) -> None:
+    first, second, third = keyed
     assert tasks.ordered_key.using(job_key_mode="preserve_run_at").enqueue("b", 1).id == second
     assert due() == [first, second], "it waits no longer, and begins at once"
     tasks.ordered_key.enqueue("c", 0)
@@ -397,7 +369,7 @@ def test_a_job_that_is_replaced_under_another_key_goes_there(process_id: int) ->
     assert OrderedJob.objects.count() == 0
 
 
-def test_a_newer_job_waits_for_the_run_that_it_supersedes(process_id: int, hooks: Hooks) -> None:
+def test_newer_job_waits_for_superseded_run(process_id: int, hooks: Hooks) -> None:
     tasks.ordered_key.enqueue("a", 1)
     [job] = claim(process_id)
     newer = tasks.ordered_key.enqueue("a", 1).id
@@ -408,11 +380,9 @@ def test_a_newer_job_waits_for_the_run_that_it_supersedes(process_id: int, hooks
     assert (row_of(job.id)["reason"], due()) == ("superseded", [newer])
 
 
-def test_a_cancellation_of_many_starts_none_between_two_batches(
-    process_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelling_many_starts_none_between_batches(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "BATCH", 2)
-    jobs = [add(number=number) for number in range(5)]
+    ids = [add(number=number) for number in range(5)]
     started: list[list[int]] = []
 
     def cancel(name: str, *args: Any, **options: Any) -> Any:
@@ -421,26 +391,11 @@ def test_a_cancellation_of_many_starts_none_between_two_batches(
         return statements.rows(name, *args, **options)
 
     monkeypatch.setattr(control, "statements", SimpleNamespace(rows=cancel))
-    results = control.cancel_jobs(jobs)
-    assert (started, [result.id for result in results]) == ([jobs[:1]] * 3, jobs)
-    assert is_clean()
+    assert [result.id for result in control.cancel_jobs(ids)] == ids
+    assert (started, is_clean()) == ([ids[:1]] * 3, True)
 
 
-def test_a_job_that_skips_failed_ones_waits_in_its_place_when_it_is_retried(process_id: int, hooks: Hooks) -> None:
-    first, second, third = (tasks.ordered_skip.enqueue().id for _ in range(3))
-    hooks.system = fail
-    run_due(process_id)
-    assert due() == [second]
-    control.retry_jobs(first)
-    assert due() == [second]
-    hooks.reset()
-    run_due(process_id)
-    assert due() == [first]
-    run_due(process_id)
-    assert due() == [third]
-
-
-def test_many_are_ordered_as_they_were_given(process_id: int) -> None:
+def test_many_are_ordered_as_given(process_id: int) -> None:
     calls = [tasks.ordered.call(str(number % 3), number) for number in range(900)]
     ids = [handle.id for handle in tasks.ordered.enqueue_many(calls)]
     assert due() == ids[:3]
@@ -452,78 +407,67 @@ def test_many_are_ordered_as_they_were_given(process_id: int) -> None:
         tasks.ordered_key.enqueue_many([tasks.ordered_key.call("a", 1)])
 
 
-def test_follow_ups_names_and_tests_keep_the_order(process_id: int) -> None:
+def test_follow_ups_and_names_keep_order(process_id: int) -> None:
     first = add("day")
     tasks.ordered.enqueue_many([tasks.ordered.call("b")], then=tasks.ordered.call("day", 2))
     enqueue_job("test-ordered", {"customer": "day", "number": 3})
-    [_, other] = claim(process_id)
-    finish(other, process_id)
-    assert [place for (place,) in seen("SELECT count(*) FROM salon_jobs_ordered_job")] == [2]
-    assert (job_row(first) is not None, due()) == (True, [])
+    finish(claim(process_id)[1], process_id)
+    assert (count("salon_jobs_ordered_job"), job_row(first) is not None, due()) == (2, True, [])
 
 
-def test_jobs_from_sql_are_ordered_if_they_say_so(process_id: int) -> None:
+def test_jobs_from_sql_may_be_ordered(process_id: int) -> None:
     add_job = "SELECT job_id FROM salon_jobs_add_job('test-system', ordered => %s, concurrency_key => %s)"
     with connection.cursor() as cursor:
-        cursor.execute(add_job, ["strict", "a"])
-        cursor.execute(add_job, ["strict", "a"])
-        with pytest.raises(DataError, match="ordered is strict or skip_failed"):
-            cursor.execute(add_job, ["strict", None])
-        with pytest.raises(DataError, match="ordered is strict or skip_failed"):
-            cursor.execute(add_job, ["always", "a"])
+        for _ in range(2):
+            cursor.execute(add_job, ["strict", "a"])
+        for wrong in (["strict", None], ["always", "a"]):
+            with pytest.raises(DataError, match="ordered is strict or skip_failed"):
+                cursor.execute(add_job, wrong)
     [first] = due()
     control.run_again(first, {"note": "again"})
     assert due() == [first], "like the first one, it is ordered"
 
 
-def test_members_of_a_flow_may_be_ordered_if_they_come_after_none(process_id: int) -> None:
+def test_first_members_of_flow_may_be_ordered(process_id: int) -> None:
     with flow("order") as order:
-        first = order.add(tasks.ordered.call("a"))
-        second = order.add(tasks.ordered.call("a"))
-        last = order.add(tasks.in_flow.call(), after=[first, second])
+        both = [order.add(tasks.ordered.call("a")) for _ in range(2)]
+        last = order.add(tasks.in_flow.call(), after=both)
         with pytest.raises(FlowInvalid, match="'test-ordered' is ordered, so after="):
-            order.add(tasks.ordered.call("a"), after=first)
-    for member in (first, second, last):
+            order.add(tasks.ordered.call("a"), after=both[0])
+    for member in (*both, last):
         assert due() == [member.id]
         run_due(process_id)
     assert is_clean()
 
 
-def test_each_store_has_an_order_of_its_own_and_sees_no_other(process_id: int, stores: list[UUID]) -> None:
-    ids: dict[UUID, list[int]] = {}
-    for store_id in stores[:2]:
-        with tenant_context(store_id):
-            ids[store_id] = [tasks.ordered_in_store.enqueue(store_id, "a", number).id for number in range(2)]
-    one, other = stores[:2]
-    assert due() == [ids[one][0], ids[other][0]]
-    erase_store(one, (), progress=lambda *_: None, using="operator")
-    assert due() == [ids[other][0]]
+def test_each_store_has_its_own_order(process_id: int, stores: list[UUID]) -> None:
+    one, other = ([tasks.ordered_in_store.enqueue(store, "a", each).id for each in range(2)] for store in stores[:2])
+    assert due() == [one[0], other[0]]
+    erase_store(stores[0], (), progress=lambda *_: None, using="operator")
+    assert due() == [other[0]]
     run_due(process_id)
-    assert due() == [ids[other][1]]
+    assert due() == [other[1]]
 
 
-def test_a_web_process_orders_jobs_of_its_store_and_sees_no_others(stores: list[UUID]) -> None:
+def test_web_role_orders_jobs_of_its_store(stores: list[UUID]) -> None:
+    add_job = (
+        "SELECT salon_jobs_add_job('test-ordered-store', store_id => %s, ordered => 'strict', concurrency_key => 'a')"
+    )
     for store_id in stores[:2]:
-        with transaction.atomic(using="web"), connections["web"].cursor() as cursor:
-            cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [str(store_id)])
+        with tenant_context(store_id, using="web"), connections["web"].cursor() as cursor:
             for _ in range(2):
-                cursor.execute(
-                    "SELECT salon_jobs_add_job('test-ordered-store', store_id => %s, ordered => 'strict',"
-                    " concurrency_key => 'a')",
-                    [store_id],
-                )
+                cursor.execute(add_job, [store_id])
     assert len(due()) == 2
     waiting = "SELECT store_id FROM salon_jobs_ordered_job UNION ALL SELECT store_id FROM salon_jobs_ordered_key"
     assert len(seen(waiting)) == 4
-    with transaction.atomic(using="web"), connections["web"].cursor() as cursor:
-        cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [str(stores[0])])
+    with tenant_context(stores[0], using="web"), connections["web"].cursor() as cursor:
         cursor.execute(waiting)
         assert {store_id for (store_id,) in cursor.fetchall()} == {stores[0]}
-        with pytest.raises(ProgrammingError, match="permission denied"):
-            cursor.execute("UPDATE salon_jobs_ordered_key SET job_id = 0")
+    with pytest.raises(ProgrammingError, match="permission denied"), connections["web"].cursor() as cursor:
+        cursor.execute("UPDATE salon_jobs_ordered_key SET job_id = 0")
 
 
-def test_a_note_that_a_web_process_forges_moves_no_job_of_others(process_id: int) -> None:
+def test_forged_note_moves_no_job(process_id: int) -> None:
     add()
     waits = add()
     with transaction.atomic(using="web"), connections["web"].cursor() as cursor:
@@ -536,8 +480,7 @@ def test_one_transaction_ends_many(database: None) -> None:
     """What it notes of them is more than one note holds, also when some of it is taken back."""
     change(
         "INSERT INTO salon_jobs_job (task, payload, concurrency_key, ordered)"
-        " SELECT 'test-ordered', '{}', 'k' || n %% 1000, 'strict' FROM generate_series(1, %s) AS n ORDER BY n",
-        2000,
+        " SELECT 'test-ordered', '{}', 'k' || n %% 1000, 'strict' FROM generate_series(1, 2000) AS n ORDER BY n"
     )
     assert (len(due()), OrderedJob.objects.count()) == (1000, 1000)
     with transaction.atomic(using="owner"):
@@ -550,7 +493,7 @@ def test_one_transaction_ends_many(database: None) -> None:
     assert is_clean()
 
 
-def test_a_failed_job_is_not_pruned_while_others_wait_behind_it(process_id: int, hooks: Hooks) -> None:
+def test_failed_job_with_waiters_is_not_pruned(process_id: int, hooks: Hooks) -> None:
     first, second, skipping = add(), add(), tasks.ordered_skip.enqueue().id
     hooks.system = fail
     run_due(process_id)
@@ -562,22 +505,21 @@ def test_a_failed_job_is_not_pruned_while_others_wait_behind_it(process_id: int,
     assert (job_row(first), is_clean()) == (None, True)
 
 
-def test_jobs_that_are_gone_without_a_trigger_hold_nobody_back(process_id: int) -> None:
+def test_truncated_jobs_hold_nobody_back(process_id: int) -> None:
+    """No trigger sees that they are gone."""
     for _ in range(3):
         add()
     change("TRUNCATE salon_jobs_job")
-    first, second = add(), add()
-    assert due() == [first]
-    run_due(process_id)
-    assert due() == [second]
-    run_due(process_id)
+    for following in (add(), add()):
+        assert due() == [following]
+        run_due(process_id)
     assert is_clean()
 
 
 class DrainedTest(TestCase):
     """A test in a transaction that is rolled back."""
 
-    def test_drained_jobs_run_in_their_order(self) -> None:
+    def test_drained_jobs_run_in_order(self) -> None:
         tasks.ordered.using(priority=1).enqueue("a", 1)
         tasks.ordered.enqueue_many([tasks.ordered.call("a", number) for number in (2, 3)])
         assert OrderedKey.objects.count() == 0
@@ -587,7 +529,7 @@ class DrainedTest(TestCase):
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_an_end_moves_all_that_the_job_is_part_of(process_id: int, at_once: bool) -> None:
+def test_end_moves_all_that_job_is_part_of(process_id: int, at_once: bool) -> None:
     """It is ordered, counted for a follow-up of the same key, and of a tick; what is rolled back moves nothing."""
     calls = [tasks.ordered.call("a", number) for number in range(3)]
     jobs = [handle.id for handle in tasks.ordered.enqueue_many(calls, then=tasks.ordered.call("a", 3))]
