@@ -63,7 +63,7 @@ def own_entries(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestCron:
     """Entries of a crontab whose tasks are Django's."""
 
-    def test_a_tick_starts_the_task_with_its_options_and_its_result_can_be_read(self) -> None:
+    def test_tick_starts_task_with_its_options(self) -> None:
         cron("0 18 * * *", add, payload=lambda tick: {"left": tick.hour, "right": 2}, name="sum")
         cron("0 18 * * *", mail, payload={"address": "a@b.example"})
         cron("0 18 * * *", describe, name="with-context")
@@ -78,7 +78,8 @@ class TestCron:
         assert len(drain_jobs()) == 3
         assert add.get_result(str(result_id)).return_value == 20
 
-    def test_an_entry_started_by_hand_is_a_system_job_in_a_store_too(self, stores: list[UUID]) -> None:
+    def test_entry_run_by_hand_is_a_system_job(self, stores: list[UUID]) -> None:
+        """Also inside a tenant context."""
         cron("0 18 * * *", add, payload={"left": 1}, name="sum")
         with tenant_context(stores[0]):
             run_cron_entry("sum")
@@ -91,16 +92,14 @@ class TestCron:
             (echo, {"x": {1, 2}}, "argument 'x' cannot be JSON: Unsupported type: <class 'set'>"),
         ],
     )
-    def test_a_payload_that_does_not_fit_is_refused_when_it_is_declared(
-        self, target: Any, payload: Any, message: str
-    ) -> None:
+    def test_misfit_payload_is_refused_when_declared(self, target: Any, payload: Any, message: str) -> None:
         with pytest.raises(CronInvalid, match=re.escape(message)):
             cron("0 18 * * *", target, payload=payload, name="nightly")
 
 
 @override_settings(TASKS={"default": {"BACKEND": f"{PACKAGE}.backends.dummy.DummyBackend"}})
 @pytest.mark.parametrize("use", [partial(cron, "0 18 * * *"), assert_enqueued, perform_job])
-def test_a_task_of_another_backend_is_refused_by_the_name_of_that(use: Callable[[Any], object]) -> None:
+def test_tasks_of_other_backends_are_refused(use: Callable[[Any], object]) -> None:
     with pytest.raises((CronInvalid, TaskInvalid), match=r"is a task of DummyBackend, not of salon_jobs\.backend"):
         use(elsewhere)
 
@@ -109,7 +108,7 @@ def test_a_task_of_another_backend_is_refused_by_the_name_of_that(use: Callable[
 class TestHelpers:
     """``assert_enqueued`` and ``perform_job``."""
 
-    def test_what_is_queued_is_found_by_the_names_of_the_arguments(self) -> None:
+    def test_queued_jobs_are_found_by_argument_names(self) -> None:
         with pytest.raises(
             AssertionError, match=r"0 jobs of 'tests.backend.calls.add' with {} are queued, not at least"
         ):
@@ -128,7 +127,7 @@ class TestHelpers:
         echo.enqueue("first", name=(1, 2))
         assert assert_enqueued(echo, name=[1, 2], count=1)
 
-    def test_a_job_runs_again_with_arguments_by_name(self) -> None:
+    def test_run_again_takes_arguments_by_name(self) -> None:
         add.enqueue(1, right=2)
         [job] = assert_enqueued(add)
         run_again(job, {"left": 5, "right": 2})
@@ -136,7 +135,7 @@ class TestHelpers:
         with pytest.raises(PayloadInvalid, match="missing a required argument: 'left'"):
             run_again(job, {"right": 5})
 
-    def test_a_task_is_performed_as_a_worker_calls_it(self) -> None:
+    def test_perform_job_calls_as_worker(self) -> None:
         assert perform_job(add, 1, right=2) == 3
         assert perform_job(cast("Any", halve), 5) == 2.5
         performed = perform_job(describe, note="x")
@@ -149,7 +148,7 @@ class TestHelpers:
             perform_job(add)
         assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
-    def test_the_store_of_an_open_context_is_that_of_the_task(self, stores: list[UUID]) -> None:
+    def test_perform_job_runs_in_open_context(self, stores: list[UUID]) -> None:
         for store in stores[:2]:
             change("INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'x', '')", uuid4(), store)
         task: Any = count_customers

@@ -27,7 +27,7 @@ def with_options(context: Any, number: int) -> int:
     return int(context.attempt) + number
 
 
-def test_a_task_is_what_djangos_decorator_makes() -> None:
+def test_task_is_what_djangos_decorator_makes() -> None:
     own: object = django_task(len_of)
     assert isinstance(own, type(plain))
 
@@ -47,7 +47,7 @@ def test_methods_of_other_libraries_name_ours(name: str, message: str) -> None:
 
 
 @pytest.mark.usefixtures("database")
-def test_its_options_are_those_of_the_worker() -> None:
+def test_options_reach_the_worker() -> None:
     first, second = plain.enqueue(1), with_options.enqueue(number=2)
     assert (with_options.queue_name, with_options.priority) == ("mail", 3)
     drain_jobs()
@@ -57,7 +57,7 @@ def test_its_options_are_those_of_the_worker() -> None:
     assert with_options.using(max_attempts=4).enqueue(number=1).id
 
 
-def test_options_that_there_are_not() -> None:
+def test_unknown_options() -> None:
     wrong: Any = {"max_atempts": 3}
     message = "a task has no option 'max_atempts'; did you mean 'max_attempts'?"
     for call in (task, plain.using):
@@ -68,7 +68,7 @@ def test_options_that_there_are_not() -> None:
         plain.using(**of_others)
 
 
-def test_the_options_of_another_backend(settings: Any) -> None:
+def test_options_of_another_backend(settings: Any) -> None:
     settings.TASKS = {**settings.TASKS, "dummy": {"BACKEND": f"{PACKAGE}.backends.dummy.DummyBackend"}}
     with pytest.raises(
         InvalidTask, match=r"max_attempts are options of SalonJobsBackend, but TASKS\['dummy'\] is another"

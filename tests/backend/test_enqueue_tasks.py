@@ -56,14 +56,14 @@ def received(signal: Any) -> Iterator[list[tuple[Any, Any]]]:
         signal.disconnect(receive)
 
 
-def test_the_backend_supports_everything() -> None:
+def test_backend_supports_everything() -> None:
     backend = task_backends["default"]
     assert type(backend) is SalonJobsBackend
     supports = ("supports_defer", "supports_async_task", "supports_get_result", "supports_priority")
     assert [getattr(backend, name) for name in supports] == [True] * 4
 
 
-def test_enqueue_returns_a_result_that_is_ready_logs_and_signals_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_enqueue_returns_logs_and_signals_result(caplog: pytest.LogCaptureFixture) -> None:
     before = datetime.now(UTC)
     with received(task_enqueued) as sent, caplog.at_level("DEBUG", LOGGER):
         result = default_task_backend.enqueue(calls.add, (2,), {"right": 3})
@@ -89,7 +89,7 @@ def test_enqueue_returns_a_result_that_is_ready_logs_and_signals_it(caplog: pyte
     assert (row["queue"], row["priority"], row["max_attempts"], row["job_key"]) == ("default", 0, 1, None)
 
 
-def test_enqueue_is_one_query_in_the_callers_transaction() -> None:
+def test_enqueue_is_one_query_in_callers_transaction() -> None:
     with transaction.atomic():
         with CaptureQueriesContext(connection) as captured:
             result = calls.add.enqueue(1)
@@ -100,7 +100,8 @@ def test_enqueue_is_one_query_in_the_callers_transaction() -> None:
     assert rows() == []
 
 
-def test_arguments_come_back_as_they_were_but_for_tuples_and_bytes() -> None:
+def test_arguments_come_back_as_json() -> None:
+    """Tuples come back as lists, and bytes as text."""
     values = ["é\u2028 \\u0000 \\\\u0000 \"'%s{}", 2**70, -(2**70), 0.1, -0.0, 1e15, 2.5e-300, "", {}, []]
     result = calls.echo.enqueue(*values, (1, 2), b"text", nested={"a": (1, {"b": (None, True, 1.5)})})
     assert result.args == [*values, [1, 2], "text"]
@@ -110,7 +111,8 @@ def test_arguments_come_back_as_they_were_but_for_tuples_and_bytes() -> None:
     assert calls.echo.get_result(result.id).return_value == [result.args, result.kwargs]
 
 
-def test_arguments_that_are_no_json_are_refused_and_spare_the_transaction() -> None:
+def test_arguments_that_are_no_json_are_refused() -> None:
+    """The transaction goes on."""
     with transaction.atomic():
         for value in (object(), {1, 2}, datetime(2030, 1, 1, tzinfo=UTC), {"a": [timedelta(1)]}, 1j):
             for arguments, named in (((value,), {}), ((), {"key": value})):
@@ -123,7 +125,7 @@ def test_arguments_that_are_no_json_are_refused_and_spare_the_transaction() -> N
     assert len(rows()) == 1
 
 
-def test_higher_priorities_run_first_and_come_back() -> None:
+def test_higher_priorities_run_first() -> None:
     calls.seen.clear()
     for priority in (-5, 100, 0, 7.0, -100):
         result = calls.describe.using(priority=priority).enqueue(note=str(priority))
@@ -151,13 +153,13 @@ def test_impossible_options_are_refused(options: dict[str, Any], message: str) -
         calls.add.using(**options)
 
 
-def test_queue_names_are_those_of_the_setting() -> None:
+def test_empty_queues_setting_allows_any_name() -> None:
     result = calls.elsewhere.using(queue_name="any name").enqueue()
     assert [row["queue"] for row in rows()] == ["any name"]
     assert calls.elsewhere.get_result(result.id).task.queue_name == "any name"
 
 
-def test_the_default_queue_is_the_only_one_without_the_setting() -> None:
+def test_only_default_queue_without_setting() -> None:
     with override_settings(TASKS={"default": {"BACKEND": BACKEND}}):
         calls.add.enqueue(1)
         with pytest.raises(InvalidTask, match="not valid"):
@@ -165,7 +167,7 @@ def test_the_default_queue_is_the_only_one_without_the_setting() -> None:
 
 
 @pytest.mark.parametrize("zone", [timezone(timedelta(hours=5, minutes=30)), ZoneInfo("Europe/Paris")])
-def test_run_after_defers_and_is_returned_as_given(zone: tzinfo) -> None:
+def test_run_after_defers_and_comes_back(zone: tzinfo) -> None:
     run_after = datetime(2030, 7, 1, 12, 30, 15, 123456, tzinfo=zone)
     result = calls.add.using(run_after=run_after).enqueue(1)
     assert result.task.run_after is run_after
@@ -179,13 +181,13 @@ def test_run_after_defers_and_is_returned_as_given(zone: tzinfo) -> None:
     assert calls.add.get_result(result.id).task.run_after == run_after
 
 
-def test_a_run_after_beyond_the_calendar_is_refused() -> None:
+def test_run_after_beyond_calendar_is_refused() -> None:
     late = calls.add.using(run_after=LATEST + timedelta(days=1))
     with pytest.raises(InvalidTask, match=r"tests\.backend\.calls\.add: run_at must lie between"):
         late.enqueue(1)
 
 
-def test_what_can_be_no_task_is_refused() -> None:
+def test_non_tasks_are_refused() -> None:
     def inner() -> None:
         """Do nothing."""
 
@@ -226,7 +228,7 @@ def test_aenqueue_is_one_query() -> None:
     assert asyncio.run(go()) == 1
 
 
-def test_results_are_compared_hashed_copied_and_pickled() -> None:
+def test_results_compare_hash_copy_and_pickle() -> None:
     result = calls.add.using(priority=3, run_after=datetime(2030, 1, 1, tzinfo=UTC)).enqueue(1, right=2)
     fetched = calls.add.get_result(result.id)
     assert fetched == result
@@ -243,7 +245,7 @@ def test_results_are_compared_hashed_copied_and_pickled() -> None:
         pickle.loads(pickle.dumps(calls.renamed))
 
 
-def test_options_are_those_of_the_backend_of_the_task_and_of_the_enqueue_and_come_back() -> None:
+def test_options_of_backend_task_and_enqueue_come_back() -> None:
     many = calls.add.using(max_attempts=4, job_key="a", keep_result=timedelta(minutes=5), priority=1)
     for called, arguments in ((calls.add, [1]), (calls.elsewhere, []), (calls.flaky, [0]), (many, [1])):
         result = called.enqueue(*arguments)
@@ -254,7 +256,7 @@ def test_options_are_those_of_the_backend_of_the_task_and_of_the_enqueue_and_com
     assert [(row["queue"], row["priority"]) for row in rows()][-2:] == [("default", -1), ("mail", -7)]
 
 
-def test_the_decorator_takes_options_where_django_passes_them_on() -> None:
+def test_decorator_takes_options_where_django_allows() -> None:
     decorate: Any = task
     if django.VERSION[:2] == (6, 0):
         with pytest.raises(TypeError):
@@ -263,7 +265,7 @@ def test_the_decorator_takes_options_where_django_passes_them_on() -> None:
         assert decorate(max_attempts=4, timeout=timedelta(seconds=1))(calls.plain).max_attempts == 4
 
 
-def test_what_the_worker_reads_from_the_declaration_cannot_change_with_one_enqueue() -> None:
+def test_options_of_declaration_cannot_change_per_enqueue() -> None:
     for options in ({"timeout": timedelta(seconds=1)}, {"backoff": Backoff(base=timedelta(seconds=9))}):
         changed: Any = calls.add.using(**options)
         with pytest.raises(InvalidTask, match=r"declare it there: add = add\.using\("):
@@ -273,7 +275,8 @@ def test_what_the_worker_reads_from_the_declaration_cannot_change_with_one_enque
     assert len(rows()) == 1
 
 
-def test_a_job_key_replaces_the_waiting_job_and_keeps_its_id() -> None:
+def test_job_key_replaces_waiting_job() -> None:
+    """It keeps its id."""
     first = calls.keyed.enqueue("monday", note="first")
     second = calls.keyed.enqueue(day="monday", note="second")
     other = calls.keyed.enqueue("tuesday")
@@ -293,12 +296,12 @@ def test_a_job_key_replaces_the_waiting_job_and_keeps_its_id() -> None:
         ({"max_attempts": "3"}, r"TASKS\['default'\]\['OPTIONS'\]: max_attempts must be a whole number"),
     ],
 )
-def test_wrong_options_of_the_backend_are_refused(options: dict[str, Any], message: str) -> None:
+def test_wrong_backend_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=message):
         SalonJobsBackend("default", {"OPTIONS": options})
 
 
-def test_a_task_of_another_backend_is_enqueued_where_the_settings_change() -> None:
+def test_settings_may_move_task_to_backend() -> None:
     with override_settings(TASKS={**TASKS, "default": {"BACKEND": f"{PACKAGE}.backends.dummy.DummyBackend"}}):
         declared = task(calls.plain)
     assert not hasattr(declared, "max_attempts")

@@ -64,7 +64,7 @@ def job_ids() -> list[int]:
     return [row[0] for row in seen("SELECT id FROM salon_jobs_job ORDER BY id")]
 
 
-def test_a_success_and_its_signals() -> None:
+def test_success_and_its_signals() -> None:
     result = calls.add.enqueue(2, right=3)
     before = datetime.now(UTC)
     with received(task_started) as started, received(task_finished) as finished:
@@ -104,7 +104,7 @@ def test_a_success_and_its_signals() -> None:
         (calls.renamed, [], 4),
     ],
 )
-def test_what_a_task_returns_is_normalized(task: Any, arguments: list[Any], returned: Any) -> None:
+def test_return_value_is_normalized(task: Any, arguments: list[Any], returned: Any) -> None:
     done = run(task, *arguments)
     assert (done.status, done.return_value) == (TaskResultStatus.SUCCESSFUL, returned)
 
@@ -121,13 +121,13 @@ def test_what_a_task_returns_is_normalized(task: Any, arguments: list[Any], retu
     ],
     ids=["no JSON", "no number in JSON", "SystemExit", "arguments that do not fit", "nothing kept", "discarded"],
 )
-def test_a_run_that_fails_has_its_error(task: Any, arguments: list[Any], error: type[Exception]) -> None:
+def test_failed_run_has_its_error(task: Any, arguments: list[Any], error: type[Exception]) -> None:
     done = run(task, *arguments)
     assert (done.status, done.attempts, len(done.worker_ids)) == (TaskResultStatus.FAILED, 1, 1)
     assert issubclass(done.errors[0].exception_class, error)
 
 
-def test_a_failure() -> None:
+def test_failure() -> None:
     done = run(calls.fail, "broken")
     assert (done.status, done.is_finished, done.attempts) == (TaskResultStatus.FAILED, True, 1)
     [error] = done.errors
@@ -141,7 +141,7 @@ def test_a_failure() -> None:
         _ = done.return_value
 
 
-def test_a_job_discarded_after_a_failure_has_both_errors() -> None:
+def test_discard_after_failure_has_both_errors() -> None:
     done = run(calls.give_up_at_last)
     assert (done.status, done.attempts) == (TaskResultStatus.FAILED, 2)
     assert [error.exception_class_path for error in done.errors] == [
@@ -151,7 +151,7 @@ def test_a_job_discarded_after_a_failure_has_both_errors() -> None:
     assert len([worker for worker in done.worker_ids if worker]) == 2
 
 
-def test_a_job_cancelled_after_a_failure_has_both_errors() -> None:
+def test_cancel_after_failure_has_both_errors() -> None:
     result = calls.fail_slowly.enqueue()
     drain_jobs(raise_errors=False)
     assert [done.changed for done in cancel_jobs(job_ids(), using="operator")] == [True]
@@ -164,14 +164,14 @@ def test_a_job_cancelled_after_a_failure_has_both_errors() -> None:
 
 
 @pytest.mark.parametrize("keep", [timedelta(hours=1), timedelta(0)])
-def test_the_signal_has_what_the_job_was_finished_with(keep: timedelta) -> None:
+def test_signal_has_result_of_finish(keep: timedelta) -> None:
     with received(task_finished) as got:
         calls.finish_early.using(keep_result=keep).enqueue()
         drain_jobs()
     assert [result.return_value for _, result in got] == [{"sent": 3}]
 
 
-def test_a_cancelled_job_has_failed() -> None:
+def test_cancelled_job_has_failed() -> None:
     result = calls.add.enqueue(1)
     assert [done.changed for done in cancel_jobs(job_ids(), using="operator")] == [True]
     result.refresh()
@@ -180,7 +180,7 @@ def test_a_cancelled_job_has_failed() -> None:
     assert result.finished_at is not None
 
 
-def test_every_attempt_is_in_the_result() -> None:
+def test_every_attempt_is_in_result() -> None:
     result = calls.flaky.enqueue(2)
     drain_jobs(raise_errors=False)
     done = calls.flaky.get_result(result.id)
@@ -203,7 +203,7 @@ def test_every_attempt_is_in_the_result() -> None:
     assert third.worker_ids == done.worker_ids
 
 
-def test_between_two_attempts_it_is_ready_again() -> None:
+def test_ready_between_attempts() -> None:
     slow = calls.add.using(max_attempts=2)
     result = slow.enqueue("no number")
     drain_jobs(raise_errors=False)
@@ -214,7 +214,7 @@ def test_between_two_attempts_it_is_ready_again() -> None:
     assert result.started_at is not None
 
 
-def test_the_context_of_a_task() -> None:
+def test_context_of_task() -> None:
     result = calls.describe.enqueue("hello")
     drain_jobs()
     assert calls.describe.get_result(result.id).return_value == {"attempt": 1, "id": result.id, "note": "hello"}
@@ -226,12 +226,12 @@ def test_the_context_of_a_task() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "1", "00000000-0000-0000-0000-00000000000g", None, 7, b"x", str(uuid4())])
-def test_a_malformed_or_missing_id_does_not_exist(wrong: Any) -> None:
+def test_malformed_or_missing_id_does_not_exist(wrong: Any) -> None:
     with pytest.raises(TaskResultDoesNotExist):
         default_task_backend.get_result(wrong)
 
 
-def test_another_aliases_id_and_one_of_no_backend_do_not_exist() -> None:
+def test_results_of_other_backends_do_not_exist() -> None:
     result = calls.elsewhere.enqueue()
     with pytest.raises(TaskResultDoesNotExist):
         default_task_backend.get_result(result.id)
@@ -241,14 +241,14 @@ def test_another_aliases_id_and_one_of_no_backend_do_not_exist() -> None:
         task_backends["open"].get_result(result.id)
 
 
-def test_the_result_of_another_task_is_a_mismatch() -> None:
+def test_result_of_another_task_is_mismatch() -> None:
     result = calls.add.enqueue(1)
     with pytest.raises(TaskResultMismatch):
         calls.fail.get_result(result.id)
     assert default_task_backend.get_result(result.id).task == calls.add
 
 
-def test_a_result_of_a_task_that_is_gone_does_not_exist() -> None:
+def test_result_of_removed_task_does_not_exist() -> None:
     public_id = job_of("tests.backend.calls.removed")
     with pytest.raises(TaskResultDoesNotExist, match=r"its task 'tests\.backend\.calls\.removed' is no longer a task"):
         default_task_backend.get_result(public_id)
@@ -261,7 +261,7 @@ def test_a_result_of_a_task_that_is_gone_does_not_exist() -> None:
         *("unittest.__main__.x", "antigravity.x", "tests.backend.__main__.x"),
     ],
 )
-def test_dotted_paths_lead_to_tasks_alone_and_import_no_module_that_runs_then(path: str) -> None:
+def test_paths_import_only_task_modules(path: str) -> None:
     public_id = job_of(path)
     assert drain_jobs() == []
     with pytest.raises(TaskResultDoesNotExist):
@@ -270,7 +270,7 @@ def test_dotted_paths_lead_to_tasks_alone_and_import_no_module_that_runs_then(pa
     assert not {"unittest.__main__", "antigravity", "tests.backend.__main__"} & sys.modules.keys()
 
 
-def test_a_module_that_cannot_be_imported_stops_no_worker(caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_module_stops_no_worker(caplog: pytest.LogCaptureFixture) -> None:
     job_of("tests.backend.broken.task")
     done = calls.add.enqueue(1)
     with caplog.at_level("ERROR", "salon_jobs"):
@@ -291,7 +291,7 @@ def test_results_are_kept_for_a_time() -> None:
     assert timedelta(minutes=1) <= kept_for < timedelta(minutes=1, seconds=1)
 
 
-def test_a_result_that_nobody_keeps_is_not_written() -> None:
+def test_unkept_result_is_not_written() -> None:
     result = calls.forgotten.enqueue()
     assert calls.forgotten.get_result(result.id).status == TaskResultStatus.READY
     drain_jobs()
@@ -304,7 +304,8 @@ def test_a_result_that_nobody_keeps_is_not_written() -> None:
     assert seen("SELECT FROM salon_jobs_job_result") == []
 
 
-def test_the_log_is_djangos_but_one_failure_is_one_record_without_our_frames(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_one_log_record(caplog: pytest.LogCaptureFixture) -> None:
+    """The records are Django's; a traceback has no frames of ours."""
     with caplog.at_level(logging.INFO):
         done = run(calls.add, 1)
         failed = run(calls.fail)
@@ -322,7 +323,7 @@ def test_the_log_is_djangos_but_one_failure_is_one_record_without_our_frames(cap
         assert "tests/backend/calls.py" in text
 
 
-def test_signals_of_a_failure() -> None:
+def test_signals_of_failure() -> None:
     with received(task_started) as started, received(task_finished) as finished:
         done = run(calls.flaky, 99)
     assert (done.status, done.attempts, len(done.errors)) == (TaskResultStatus.FAILED, 3, 3)
@@ -333,7 +334,7 @@ def test_signals_of_a_failure() -> None:
     assert result.errors == done.errors
 
 
-def test_the_start_shows_a_running_result_and_the_end_is_announced_after_its_commit() -> None:
+def test_signals_follow_commits() -> None:
     states: list[Any] = []
 
     def look_at_start(task_result: Any, **_: Any) -> None:
@@ -353,7 +354,7 @@ def test_the_start_shows_a_running_result_and_the_end_is_announced_after_its_com
     assert states == [running, [("2",)], running, [("failed",)]]
 
 
-def test_a_receiver_that_fails_fails_the_run_at_its_start_alone() -> None:
+def test_only_failing_start_receiver_fails_run() -> None:
     heard: list[Any] = []
 
     def refuse(**_: Any) -> None:
@@ -371,7 +372,8 @@ def test_a_receiver_that_fails_fails_the_run_at_its_start_alone() -> None:
     assert done.errors[0].exception_class is RuntimeError
 
 
-def test_the_declaration_has_the_options_of_the_task_and_other_jobs_pay_for_no_signal() -> None:
+def test_declaration_has_options_of_task() -> None:
+    """Other jobs pay for no signal."""
     declaration = registry.get_declaration("tests.backend.calls.flaky")
     assert declaration.timeouts is not None
     assert declaration.timeouts.timeout == timedelta(seconds=20)
@@ -381,7 +383,7 @@ def test_the_declaration_has_the_options_of_the_task_and_other_jobs_pay_for_no_s
     assert not job_finished.receivers
 
 
-def test_the_end_of_a_job_whose_alias_is_gone_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_end_of_job_without_alias_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     calls.add.using(backend="open", max_attempts=1).enqueue(1)
     with override_settings(TASKS={"default": {"BACKEND": BACKEND}}), caplog.at_level("ERROR", "salon_jobs"):
         [job] = drain_jobs(raise_errors=False)
@@ -392,14 +394,14 @@ def test_the_end_of_a_job_whose_alias_is_gone_is_logged(caplog: pytest.LogCaptur
 @pytest.mark.parametrize(
     "payload", ["[]", "[" * 3000 + "]" * 3000, '{"args": [], "kwargs": {}, "backend": "default", "task": 5}']
 )
-def test_a_payload_written_by_hand_fails_its_job(payload: str) -> None:
+def test_malformed_payload_fails_its_job(payload: str) -> None:
     change("INSERT INTO salon_jobs_job (task, payload) VALUES (%s, %s)", "tests.backend.calls.add", payload)
     [ended] = drain_jobs(raise_errors=False)
     assert isinstance(ended.outcome, Errored)
     assert seen("SELECT state FROM salon_jobs_job") == [("failed",)]
 
 
-def test_an_option_that_the_declared_task_has_and_the_enqueued_one_has_not_comes_back() -> None:
+def test_option_unset_by_enqueue_comes_back() -> None:
     declared: Any = calls.forgotten
     first: Any = changed(declared, {"keep_result": None})  # as a module keeps it: quick = f; f = f.using(…)
     result = first.enqueue()
@@ -407,7 +409,7 @@ def test_an_option_that_the_declared_task_has_and_the_enqueued_one_has_not_comes
     assert len(drain_jobs()) == 1
 
 
-def test_an_attempt_after_a_rescue_names_its_own_worker() -> None:
+def test_attempt_after_rescue_names_own_worker() -> None:
     result = calls.add.enqueue(1)
     [job_id] = job_ids()
     change(

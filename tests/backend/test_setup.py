@@ -36,7 +36,7 @@ def python(
     return run_python("-c", f"import django\n{code}", environment=environment)
 
 
-def test_the_check_and_a_declaration_name_a_missing_app(tmp_path: Path) -> None:
+def test_missing_app_is_named(tmp_path: Path) -> None:
     code = f"""
 from django.core.management import call_command
 django.setup()
@@ -59,7 +59,7 @@ def add(): ...
     )
 
 
-def test_the_check_names_another_database(tmp_path: Path) -> None:
+def test_check_names_other_database(tmp_path: Path) -> None:
     code = f"django.setup()\nfrom {PACKAGE} import task_backends\nprint(*task_backends['default'].check())"
     done = python(tmp_path, code, apps=INSTALLED, engine="sqlite3")
     assert done.returncode == 0, done.stderr
@@ -67,7 +67,7 @@ def test_the_check_names_another_database(tmp_path: Path) -> None:
     assert "HINT: set SALON_JOBS['DATABASE'] to an alias" in done.stdout
 
 
-def test_the_missing_backport_is_named(tmp_path: Path) -> None:
+def test_missing_backport_is_named(tmp_path: Path) -> None:
     code = "import sys\nsys.modules['django_tasks'] = None\ndjango.setup()\nimport salon_jobs.backend\nprint('there')"
     done = python(tmp_path, code, apps=INSTALLED)
     if django.VERSION >= (6, 0):
@@ -78,7 +78,7 @@ def test_the_missing_backport_is_named(tmp_path: Path) -> None:
         assert "pip install 'salon-jobs[django-tasks]'" in done.stderr
 
 
-def test_a_subclass_is_a_backend_too_whose_check_passes_without_a_connection(tmp_path: Path) -> None:
+def test_subclass_is_checked_without_connection(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "from salon_jobs.backend import SalonJobsBackend\nclass Backend(SalonJobsBackend):\n    pass\n"
     )
@@ -95,7 +95,7 @@ print(task_backends["default"].check())
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
-def test_the_backend_is_djangos() -> None:
+def test_backend_is_djangos() -> None:
     from salon_jobs.backend.framework import BaseTaskBackend
 
     assert issubclass(SalonJobsBackend, BaseTaskBackend)

@@ -40,7 +40,7 @@ def stores_of_jobs() -> list[UUID | None]:
     return [row[0] for row in seen("SELECT store_id FROM salon_jobs_job ORDER BY id")]
 
 
-def test_a_task_enqueued_in_a_context_belongs_to_its_store_and_runs_in_it(customers: list[UUID]) -> None:
+def test_task_runs_in_store_of_context(customers: list[UUID]) -> None:
     with tenant_context(customers[1]):
         result = calls.store_and_customers.enqueue()
     assert stores_of_jobs() == [customers[1]]
@@ -56,7 +56,8 @@ def test_retries_and_coroutines_keep_the_store(customers: list[UUID]) -> None:
     assert calls.double.get_result(later.id).return_value == 8
 
 
-def test_the_web_role_enqueues_for_its_store_and_for_none(web: list[UUID]) -> None:
+def test_web_role_enqueues_for_its_store(web: list[UUID]) -> None:
+    """It also enqueues for no store."""
     with tenant_context(web[0]):
         of_store = calls.store_and_customers.enqueue()
         assert calls.store_and_customers.get_result(of_store.id).status == TaskResultStatus.READY
@@ -72,7 +73,7 @@ def test_the_web_role_enqueues_for_its_store_and_for_none(web: list[UUID]) -> No
     assert returned == [[str(web[0]), ["0"]], [None, []]]
 
 
-def test_the_web_role_reads_failures_by_their_id_alone(web: list[UUID]) -> None:
+def test_web_role_reads_failures_by_id(web: list[UUID]) -> None:
     with tenant_context(web[0]):
         result = calls.fail.enqueue("secret")
     with override_settings(SALON_JOBS=SALON_JOBS):

@@ -61,7 +61,7 @@ def is_now(instant: datetime | None) -> bool:
     return timezone.is_naive(instant) and abs(timezone.now() - instant) < timedelta(seconds=30)
 
 
-def test_a_naive_run_after_is_in_the_projects_time_zone_and_comes_back_as_given() -> None:
+def test_naive_run_after_is_in_project_time_zone() -> None:
     result = calls.add.using(run_after=SUMMER).enqueue(1)
     assert stored("run_at") == [datetime(2030, 7, 1, 10, tzinfo=UTC)]
     assert calls.add.get_result(result.id) == result
@@ -74,14 +74,14 @@ def test_a_naive_run_after_is_in_the_projects_time_zone_and_comes_back_as_given(
     assert stored("run_at") == [datetime(2030, 7, 1, 10, tzinfo=UTC)]
 
 
-def test_an_aware_run_after_comes_back_as_given_too() -> None:
+def test_aware_run_after_comes_back() -> None:
     given = datetime(2030, 7, 1, 12, tzinfo=PARIS)
     result = calls.add.using(run_after=given).enqueue(1)
     assert calls.add.get_result(result.id).task.run_after == given
     assert stored("run_at") == [datetime(2030, 7, 1, 10, tzinfo=UTC)]
 
 
-def test_the_instants_of_results_are_naive() -> None:
+def test_instants_of_results_are_naive() -> None:
     calls.seen.clear()
     results = [calls.describe.enqueue(), calls.fail.enqueue()]
     assert is_now(results[0].enqueued_at)
@@ -97,7 +97,7 @@ def test_the_instants_of_results_are_naive() -> None:
     calls.seen.clear()
 
 
-def test_native_jobs_take_and_give_naive_datetimes(hooks: Hooks) -> None:
+def test_jobs_take_and_give_naive_datetimes(hooks: Hooks) -> None:
     seen: list[Any] = []
 
     def handler(**_: object) -> None:
@@ -120,7 +120,7 @@ def test_native_jobs_take_and_give_naive_datetimes(hooks: Hooks) -> None:
     assert get_job(handle.id).run_at == SUMMER
 
 
-def test_both_hours_that_clocks_repeat_are_told_apart() -> None:
+def test_repeated_hours_are_told_apart() -> None:
     for instant in (FIRST, SECOND):
         naive = instant.astimezone(PARIS).replace(tzinfo=None)
         assert naive.replace(fold=0) == datetime(2030, 10, 27, 2, 30)  # noqa: DTZ001
@@ -135,14 +135,14 @@ def test_both_hours_that_clocks_repeat_are_told_apart() -> None:
     assert len(drain_jobs(now=SECOND)) == 1
 
 
-def test_an_instant_that_is_none_is_refused_by_name() -> None:
+def test_impossible_instant_is_refused() -> None:
     with pytest.raises(OptionInvalid, match="run_at must be an aware datetime, not 'noon'"):
         tasks.system.using(run_at="noon")  # type: ignore[arg-type]
     with pytest.raises(OptionInvalid, match="run_at must lie between"):
         tasks.system.using(run_at=datetime.min)  # noqa: DTZ901
 
 
-def test_arguments_of_tasks_may_be_naive() -> None:
+def test_arguments_may_be_naive() -> None:
     def remind(at: datetime, until: datetime | None = None) -> None: ...
 
     payload = PayloadType("remind", remind, with_store=False)
@@ -151,7 +151,7 @@ def test_arguments_of_tasks_may_be_naive() -> None:
     assert payload.decode(arguments.json, None) == given
 
 
-def test_cron_fires_by_instants_whatever_the_projects_clock_says() -> None:
+def test_cron_fires_by_instants() -> None:
     before = cron_entries.all()
     cron_entries.clear()
     try:
@@ -174,7 +174,7 @@ def test_cron_fires_by_instants_whatever_the_projects_clock_says() -> None:
     assert datetime.now(UTC) - often[-1] < timedelta(minutes=2)
 
 
-def test_messages_are_sent_and_sent_again_by_naive_times() -> None:
+def test_messages_are_replayed_by_naive_times() -> None:
     with transaction.atomic():
         emit(ORDERS, event="order.created", payload={})
     assert len(drain_outbox()) == 1
@@ -197,7 +197,7 @@ class NaiveWorker(WorkerProcess):
         super()._start(words, {**environment, "DJANGO_SETTINGS_MODULE": "tests.backend.naive_settings"})
 
 
-def test_from_enqueue_by_a_real_worker_to_the_pages_of_the_admin() -> None:
+def test_worker_and_admin_with_naive_datetimes() -> None:
     due = timezone.now() + timedelta(seconds=1)
     succeeding = calls.add.using(run_after=due).enqueue(1)
     failing, later = calls.fail.enqueue(), calls.add.using(run_after=SUMMER).enqueue(2)

@@ -25,7 +25,8 @@ class TaskWorker(WorkerProcess):
         super()._start(words, {**environment, "DJANGO_SETTINGS_MODULE": "tests.backend.worker_settings"})
 
 
-def test_a_worker_imports_the_tasks_it_meets_and_names_other_paths(stores: list[UUID]) -> None:
+def test_worker_imports_tasks_it_meets(stores: list[UUID]) -> None:
+    """It names the paths that lead to none."""
     job_of("tests.backend.calls.seen")
     with tenant_context(stores[0]):
         mine = calls.store_and_customers.enqueue()
@@ -51,7 +52,7 @@ def test_a_worker_imports_the_tasks_it_meets_and_names_other_paths(stores: list[
         assert seen("SELECT attempts FROM salon_jobs_job WHERE state = 'queued'") == [(0,)]
 
 
-def test_a_burst_runs_them_too_and_a_failure_is_one_line_of_the_log(database: None) -> None:
+def test_burst_logs_failure_once(database: None) -> None:
     result, failing = calls.add.enqueue(5), calls.fail.enqueue("loud")
     with TaskWorker("--burst", url=url_for("worker_runtime")) as process:
         assert process.wait() == 0, process.output
@@ -61,9 +62,8 @@ def test_a_burst_runs_them_too_and_a_failure_is_one_line_of_the_log(database: No
     assert f"Task id={failing.id}" not in process.output, "neither Django's record of its start nor of its failure"
 
 
-def test_a_terminal_shows_a_failure_once_and_without_frames_of_ours(
-    database: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminal_shows_failure_once(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without frames of ours."""
     monkeypatch.setenv("DEBUG", "true")
     calls.fail.enqueue("loud")
     with Terminal("runworker", "--burst", "--processes", "1", settings="tests.backend.worker_settings") as terminal:

@@ -49,7 +49,7 @@ async def add_everything(store: UUID) -> list[JobHandle]:
     ]
 
 
-def test_without_a_transaction_jobs_exist_at_once(stores: list[UUID]) -> None:
+def test_jobs_exist_at_once_without_transaction(stores: list[UUID]) -> None:
     async def work() -> list[tuple[object, ...]]:
         await add_everything(stores[0])
         return await sync_to_async(seen)("SELECT task, priority, queue, store_id FROM salon_jobs_job ORDER BY id")
@@ -62,7 +62,7 @@ def test_without_a_transaction_jobs_exist_at_once(stores: list[UUID]) -> None:
     ]
 
 
-def test_under_async_to_sync_it_is_part_of_the_callers_transaction(stores: list[UUID]) -> None:
+def test_async_to_sync_joins_callers_transaction(stores: list[UUID]) -> None:
     with transaction.atomic():
         handles = async_to_sync(add_everything)(stores[0])
         assert len(handles) == 6
@@ -75,7 +75,7 @@ def test_under_async_to_sync_it_is_part_of_the_callers_transaction(stores: list[
     assert count("salon_jobs_job") == 6
 
 
-def test_a_tenant_context_is_its_transaction_and_its_store(stores: list[UUID]) -> None:
+def test_tenant_context_is_transaction_and_store(stores: list[UUID]) -> None:
     async def work(fails: bool) -> None:
         with suppress(ZeroDivisionError):
             async with tenant_context(stores[0]):
@@ -91,7 +91,7 @@ def test_a_tenant_context_is_its_transaction_and_its_store(stores: list[UUID]) -
     assert seen("SELECT DISTINCT store_id FROM salon_jobs_message") == [(stores[0],)]
 
 
-def test_the_web_role_is_held_to_the_store_of_its_context(stores: list[UUID], settings: Any) -> None:
+def test_web_role_is_held_to_store(stores: list[UUID], settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": "web"}
 
     async def work() -> None:
@@ -107,7 +107,7 @@ def test_the_web_role_is_held_to_the_store_of_its_context(stores: list[UUID], se
     assert seen("SELECT store_id FROM salon_jobs_job") == [(stores[0],)]
 
 
-def test_two_coroutines_at_once_each_keep_their_store(stores: list[UUID]) -> None:
+def test_concurrent_coroutines_keep_their_stores(stores: list[UUID]) -> None:
     async def add(store: UUID, number: int) -> None:
         async with tenant_context(store, atomic=False):
             await tasks.in_store.aenqueue(store_id=store, number=number)
@@ -121,7 +121,7 @@ def test_two_coroutines_at_once_each_keep_their_store(stores: list[UUID]) -> Non
     ]
 
 
-def test_an_emit_needs_a_transaction(database: None) -> None:
+def test_emit_needs_transaction(database: None) -> None:
     with pytest.raises(EmitRefused, match="none is open"):
         run(lambda: aemit(TOPIC, event="order.created", payload={}))
     with transaction.atomic():
@@ -130,9 +130,7 @@ def test_an_emit_needs_a_transaction(database: None) -> None:
     assert seen("SELECT event FROM salon_jobs_message") == [("order.created",)]
 
 
-def test_an_async_handler_enqueues_on_its_own_connection(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
+def test_async_handler_enqueues_on_own_connection(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
     async def body(**_: object) -> None:
         await tasks.system.aenqueue(note="from a handler")
         assert await afan_out(tasks.keyed, number=7) == FanOutResult(inserted=3, kept=0)

@@ -62,9 +62,8 @@ def test_paused_jobs_wait_but_are_not_due(stores: list[UUID]) -> None:
     assert (store.waiting, store.due, store.paused, store.oldest_due_s) == (1, 0, 1, None)
 
 
-def test_beyond_the_bound_it_estimates_and_forgets_no_small_queue_and_no_pause(
-    stores: list[UUID], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_queues_are_estimated(stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small queues and pauses are not forgotten."""
     change(
         f"{INSERT} SELECT 'a', 'bulk', (ARRAY[%s, %s]::{store_key().sql}[])[1 + (n %% 4 = 0)::int], 0,"
         " now() - interval '1 day', 'queued' FROM generate_series(1, 30000) AS n",
@@ -86,7 +85,7 @@ def test_beyond_the_bound_it_estimates_and_forgets_no_small_queue_and_no_pause(
     assert paused.paused == pytest.approx(30_000, rel=0.2)
 
 
-def test_counting_reads_no_more_than_the_bound(database: None) -> None:
+def test_counting_reads_within_bound(database: None) -> None:
     change(
         f"{INSERT} SELECT 'a', 'bulk', NULL, n %% 3, now() - n * interval '1 s', 'queued'"
         " FROM generate_series(1, 20000) AS n"
@@ -105,7 +104,8 @@ def test_counting_reads_no_more_than_the_bound(database: None) -> None:
     assert sum(node["Actual Loops"] * node["Actual Rows"] for node in nodes) <= 12_100
 
 
-def test_one_worker_writes_the_minute_with_empty_queues_too(database: None) -> None:
+def test_minute_is_written_once(database: None) -> None:
+    """Empty queues are written, too."""
     change(f"{INSERT} VALUES ('a', 'mail', NULL, 0, now() - interval '1 minute', 'queued')")
     rows = "SELECT queue, waiting, due, oldest_due_s >= 60, exact FROM salon_jobs_queue_minute ORDER BY queue"
     record_depths(using="default")
@@ -125,5 +125,5 @@ def test_old_rows_are_pruned(database: None) -> None:
     assert seen("SELECT now() - minute < '14 days' FROM salon_jobs_queue_minute") == [(True,)]
 
 
-def test_depths_of_two_looks_are_joined_by_the_larger() -> None:
+def test_larger_depths_win() -> None:
     assert Depth(1, 5, None, 9).at_least(Depth(3, 2, 1.0, 4)) == Depth(3, 5, 1.0, 9)

@@ -96,13 +96,13 @@ def refused_to_an_operator(assignment: str, constraint: str) -> None:
 
 
 @pytest.mark.parametrize("state", IMPOSSIBLE)
-def test_an_operator_cannot_write_what_no_job_in_that_state_has(process_id: int, state: JobState) -> None:
+def test_operator_cannot_write_impossible_state(process_id: int, state: JobState) -> None:
     bring_to(state, process_id)
     for assignment in IMPOSSIBLE[state]:
         refused_to_an_operator(assignment, "salon_jobs_job_state")
 
 
-def test_an_operator_cannot_write_instants_and_counts_that_nobody_can_read(process_id: int) -> None:
+def test_operator_cannot_write_unreadable_values(process_id: int) -> None:
     bring_to(JobState.CANCELLED, process_id)
     for column in ("created_at", "run_at", "started_at", "claimed_at", "finished_at", "begun_once_at"):
         for value in ("infinity", "-infinity", "0044-03-15 BC"):
@@ -113,7 +113,7 @@ def test_an_operator_cannot_write_instants_and_counts_that_nobody_can_read(proce
         refused_to_an_operator(f"{column} = 9223372036854775808", "out of range")
 
 
-def test_an_operator_cannot_write_tokens_refilled_at_no_time(database: None) -> None:
+def test_operator_cannot_write_infinite_refill(database: None) -> None:
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES ('rn::memory:::orders')")
     with pytest.raises(IntegrityError, match="refilled"), connections["operator"].cursor() as cursor:
         cursor.execute("UPDATE salon_jobs_destination SET refilled_at = 'infinity'")
@@ -197,9 +197,7 @@ VERBS: dict[str, Callable[[Run], object]] = {
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_no_sequence_of_statements_leaves_an_impossible_row(
-    stores: list[UUID], caplog: pytest.LogCaptureFixture, keep: bool
-) -> None:
+def test_statements_leave_no_impossible_row(stores: list[UUID], caplog: pytest.LogCaptureFixture, keep: bool) -> None:
     """Most verbs meet a job in a state that they leave alone; none may meet one that they break."""
 
     @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -44,9 +44,7 @@ def add(
 
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize("system", [False, True], ids=["store", "system"])
-def test_one_query_adds_a_job_with_a_public_id_whoever_asks(
-    stores: list[UUID], role: str, key: str | None, system: bool
-) -> None:
+def test_public_id_costs_no_query(stores: list[UUID], role: str, key: str | None, system: bool) -> None:
     public_id = uuid4()
     with tenant_context(stores[0], using=role), CaptureQueriesContext(connections[role]) as queries:
         if system:
@@ -61,7 +59,8 @@ def test_one_query_adds_a_job_with_a_public_id_whoever_asks(
 
 
 @pytest.mark.usefixtures("role")
-def test_a_waiting_job_keeps_its_public_id_and_one_without_gets_one(database: None) -> None:
+def test_waiting_job_keeps_public_id(database: None) -> None:
+    """One without gets one."""
     first, second = uuid4(), uuid4()
     plain = tasks.keyed_system.enqueue(note="a")
     assert (plain.public_id, plain.created_at) == (None, None)
@@ -72,7 +71,7 @@ def test_a_waiting_job_keeps_its_public_id_and_one_without_gets_one(database: No
         assert seen("SELECT public_id FROM salon_jobs_job") == [(first,)]
 
 
-def test_a_running_job_that_keeps_the_key_is_not_changed(process_id: int) -> None:
+def test_running_job_gets_no_public_id(process_id: int) -> None:
     plain = tasks.keyed_system.enqueue(note="a")
     claim(process_id)
     before = job_row(plain.id)
@@ -91,7 +90,7 @@ def test_unsafe_dedupe_leaves_the_waiting_job(database: None) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-def test_the_public_id_of_a_kept_result_is_refused(process_id: int, role: str, hooks: Hooks, key: str | None) -> None:
+def test_public_id_of_kept_result_is_refused(process_id: int, role: str, hooks: Hooks, key: str | None) -> None:
     hooks.system = lambda note: note
     add(tasks.kept_result, public_id := uuid4(), note="first")
     with override_settings(SALON_JOBS={**settings.SALON_JOBS, "DATABASE": "default"}):
@@ -105,7 +104,7 @@ def test_the_public_id_of_a_kept_result_is_refused(process_id: int, role: str, h
     assert add(tasks.kept_result, uuid4(), key=key).action == EnqueueAction.INSERTED
 
 
-def test_the_public_id_of_a_job_that_ends_meanwhile_is_refused(process_id: int) -> None:
+def test_public_id_of_ending_job_is_refused(process_id: int) -> None:
     handle = add(tasks.kept_result, public_id := uuid4())
     with ThreadPoolExecutor(1) as pool, connections["owner"].cursor() as cursor:
         cursor.execute("BEGIN")
@@ -127,7 +126,7 @@ def test_the_public_id_of_a_job_that_ends_meanwhile_is_refused(process_id: int) 
     assert (record.id, record.gone) == (handle.id, True)
 
 
-def test_a_job_is_followed_through_its_attempts(process_id: int, stores: list[UUID], hooks: Hooks) -> None:
+def test_job_is_followed_through_attempts(process_id: int, stores: list[UUID], hooks: Hooks) -> None:
     handle = add(tasks.in_store, public_id := uuid4(), store_id=stores[0], number=3)
     queued = handle.refresh()
     assert (queued.state, queued.attempts, queued.worker_ids, queued.first_started_at) == (JobState.QUEUED, 0, (), None)
@@ -171,14 +170,14 @@ def test_a_job_is_followed_through_its_attempts(process_id: int, stores: list[UU
         handle.result()
 
 
-def test_a_cancelled_job_says_that_it_has_no_result(database: None) -> None:
+def test_cancelled_job_has_no_result(database: None) -> None:
     handle = tasks.system.enqueue()
     control.cancel_jobs(handle)
     with pytest.raises(NoResult, match=f"job {handle.id} has no result: it was cancelled$"):
         handle.result()
 
 
-def test_what_is_gone_without_a_result_can_not_be_told(process_id: int) -> None:
+def test_job_gone_without_result_does_not_exist(process_id: int) -> None:
     handle = tasks.system.enqueue()
     assert handle.status() is JobState.QUEUED
     [job] = claim(process_id)
@@ -194,7 +193,8 @@ def test_what_is_gone_without_a_result_can_not_be_told(process_id: int) -> None:
         rolled_back.refresh()
 
 
-def test_the_public_id_opens_a_job_to_the_web_and_its_number_does_not(stores: list[UUID]) -> None:
+def test_web_role_reads_jobs_by_public_id(stores: list[UUID]) -> None:
+    """It does not read them by their number."""
     foreign = add(tasks.in_store, uuid4(), store_id=stores[1])
     system = add(tasks.system, uuid4())
     own = add(tasks.in_store, uuid4(), store_id=stores[0])
@@ -210,7 +210,7 @@ def test_the_public_id_opens_a_job_to_the_web_and_its_number_does_not(stores: li
                 get_job(handle.id, using="web")
 
 
-def test_a_handle_is_a_value() -> None:
+def test_handle_is_a_value() -> None:
     handle = JobHandle(1, EnqueueAction.KEPT)
     assert handle == JobHandle(1, EnqueueAction("kept"), None, None)
     assert {handle} == {JobHandle(1, EnqueueAction.KEPT)}

@@ -34,7 +34,8 @@ def commit_a_waiting_job(store_id: UUID, key: str) -> None:
     change("INSERT INTO salon_jobs_job (task, store_id, job_key) VALUES ('test-keyed', %s, %s)", store_id, key)
 
 
-def test_two_batches_whose_keys_wait_and_are_new_crosswise_do_not_deadlock(stores: list[UUID]) -> None:
+def test_crossing_batches_do_not_deadlock(stores: list[UUID]) -> None:
+    """Their keys wait and are new crosswise."""
     with ThreadPoolExecutor(2) as pool:
         with transaction.atomic():
             tasks.keyed.enqueue(store_id=stores[0], number=5)
@@ -50,7 +51,7 @@ def test_two_batches_whose_keys_wait_and_are_new_crosswise_do_not_deadlock(store
     assert seen("SELECT job_key FROM salon_jobs_job ORDER BY 1") == [("k:1",), ("k:5",), ("k:9",)]
 
 
-def test_a_fan_out_and_a_batch_do_not_deadlock(stores: list[UUID]) -> None:
+def test_fan_out_and_batch_do_not_deadlock(stores: list[UUID]) -> None:
     calls = [tasks.keyed.call(store_id=store_id, number=7) for store_id in (stores[2], stores[0])]
     with ThreadPoolExecutor(2) as pool:
         with transaction.atomic():
@@ -64,7 +65,7 @@ def test_a_fan_out_and_a_batch_do_not_deadlock(stores: list[UUID]) -> None:
         assert [handle.action for handle in second.result(10)] == ["kept", "kept"]
 
 
-def test_two_batches_of_system_jobs_in_opposite_order_do_not_deadlock(database: None) -> None:
+def test_reversed_system_batches_do_not_deadlock(database: None) -> None:
     with ThreadPoolExecutor(2) as pool:
         with transaction.atomic():
             tasks.keyed_system.enqueue(note="5")
@@ -79,13 +80,14 @@ def test_two_batches_of_system_jobs_in_opposite_order_do_not_deadlock(database: 
 
 
 @pytest.mark.parametrize(("count", "locks"), [(2, 3), (1000, 1001), (1001, 1)])
-def test_many_keys_take_one_lock_instead_of_the_servers_whole_table(stores: list[UUID], count: int, locks: int) -> None:
+def test_many_keys_take_one_lock(stores: list[UUID], count: int, locks: int) -> None:
+    """They would fill the server's whole table of locks."""
     with transaction.atomic():
         enqueue_numbers(stores[0], *range(count))()
         assert seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(locks,)]
 
 
-def test_the_lock_of_many_keys_keeps_out_the_holder_of_one(stores: list[UUID]) -> None:
+def test_lock_of_many_keys_excludes_single_key(stores: list[UUID]) -> None:
     deduped = tasks.keyed.using(job_key_mode="unsafe_dedupe")
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
@@ -95,7 +97,7 @@ def test_the_lock_of_many_keys_keeps_out_the_holder_of_one(stores: list[UUID]) -
         assert single.result(10).action is EnqueueAction.INSERTED
 
 
-def test_unsafe_dedupe_through_the_function_keeps_what_another_mode_adds_meanwhile(database: None) -> None:
+def test_unsafe_dedupe_keeps_concurrent_job(database: None) -> None:
     deduped = tasks.keyed_system.using(job_key="z", job_key_mode="unsafe_dedupe")
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
@@ -128,7 +130,7 @@ def by_mode() -> Iterator[Callable[[KeyMode], Task[..., None]]]:
         ("unsafe_dedupe", ("first", 5, "slow", 9, False, 2)),
     ],
 )
-def test_a_fan_out_meets_what_is_added_meanwhile_by_its_mode(
+def test_fan_out_meets_concurrent_job_by_mode(
     stores: list[UUID], by_mode: Callable[[KeyMode], Task[..., None]], mode: KeyMode, expected: tuple[Any, ...]
 ) -> None:
     task = by_mode(mode)
@@ -144,14 +146,15 @@ def test_a_fan_out_meets_what_is_added_meanwhile_by_its_mode(
     assert seen(f"SELECT {columns} FROM salon_jobs_job WHERE id = %s", handle.id) == [expected]
 
 
-def test_one_job_by_its_key_takes_one_statement_and_no_lock_of_its_key(stores: list[UUID]) -> None:
+def test_single_keyed_enqueue_takes_no_lock(stores: list[UUID]) -> None:
+    """It is one statement."""
     with transaction.atomic(), CaptureQueriesContext(connection) as queries:
         tasks.keyed.enqueue(store_id=stores[0], number=1)
         assert seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
     assert len([query for query in queries.captured_queries if "SAVEPOINT" not in query["sql"]]) == 1
 
 
-def test_a_fan_out_by_unsafe_dedupe_never_waits_for_a_run_to_finish(
+def test_unsafe_dedupe_never_waits_for_run(
     stores: list[UUID], by_mode: Callable[[KeyMode], Task[..., None]], process_id: int
 ) -> None:
     task = by_mode("unsafe_dedupe")

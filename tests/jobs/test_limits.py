@@ -44,13 +44,13 @@ LONG: dict[str, Any] = {"task": "a" * 300, "key": "b" * 300, "max_concurrency": 
         (limit, {"task": "a", "key": "", "max_concurrency": 1}, "key must be a string of 1 to 512"),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused_by_name(database: None, rule: Any, options: Any, message: str) -> None:
+def test_impossible_rule_is_refused(database: None, rule: Any, options: Any, message: str) -> None:
     with pytest.raises(OptionInvalid, match=message):
         rule(**options)
     assert not Limit.objects.exists()
 
 
-def test_a_call_keeps_what_it_does_not_name(database: None) -> None:
+def test_call_keeps_what_it_does_not_name(database: None) -> None:
     def rule() -> tuple[Any, ...]:
         return Limit.objects.values_list("paused", "max_concurrency", "rate").get()
 
@@ -78,12 +78,12 @@ def test_a_call_keeps_what_it_does_not_name(database: None) -> None:
         (1 / 7, 1 / 7, "0.142857/s", "0.142857 jobs per second"),
     ],
 )
-def test_a_rate_has_a_unit(given: Any, per_second: float, short: str, text: str) -> None:
+def test_rate_has_a_unit(given: Any, per_second: float, short: str, text: str) -> None:
     rate = parse_rate(given)
     assert (rate, short_rate(rate), rate_text(rate)) == (per_second, short, text)
 
 
-def test_a_store_is_named_as_the_database_writes_its_id(stores: list[UUID]) -> None:
+def test_store_is_named_by_its_canonical_id(stores: list[UUID]) -> None:
     add = "INSERT INTO salon_jobs_limit (kind, name, paused) VALUES (%s, %s, true)"
     others = {
         "uuid": ("Ginza", str(stores[0]).upper(), f"{{{stores[0]}}}"),

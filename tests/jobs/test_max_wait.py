@@ -20,7 +20,7 @@ debounced = tasks.keyed_system.using(run_in=timedelta(minutes=30), max_wait=HOUR
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_job_is_postponed_by_each_enqueue_but_no_longer_than_max_wait(process_id: int, many: bool) -> None:
+def test_max_wait_bounds_postponement(process_id: int, many: bool) -> None:
     def enqueue() -> EnqueueAction:
         if many:
             return debounced.enqueue_many([tasks.keyed_system.call(note="a")])[0].action
@@ -36,13 +36,13 @@ def test_a_job_is_postponed_by_each_enqueue_but_no_longer_than_max_wait(process_
     assert seen(DUE_AFTER) == [(80 + 30,)]
 
 
-def test_it_makes_no_job_later_than_its_own_time(process_id: int) -> None:
+def test_max_wait_makes_no_job_later(process_id: int) -> None:
     debounced.enqueue(note="a")
     tasks.keyed_system.using(max_wait=HOUR, run_at=datetime(2020, 1, 1, tzinfo=UTC)).enqueue(note="a")
     assert seen("SELECT run_at = '2020-01-01 00:00+00' FROM salon_jobs_job") == [(True,)]
 
 
-def test_each_store_of_a_fan_out_waits_no_longer(process_id: int, stores: list[UUID]) -> None:
+def test_max_wait_bounds_fan_outs(process_id: int, stores: list[UUID]) -> None:
     for _ in range(2):
         fan_out(tasks.in_store.using(job_key="k", run_in=timedelta(minutes=30), max_wait=HOUR))
         change("UPDATE salon_jobs_job SET created_at = created_at - interval '45 min'")
@@ -50,7 +50,7 @@ def test_each_store_of_a_fan_out_waits_no_longer(process_id: int, stores: list[U
     assert set(seen(DUE_AFTER)) == {(60,)}
 
 
-def test_it_is_refused_where_nothing_is_replaced() -> None:
+def test_max_wait_needs_replacement() -> None:
     message = "max_wait bounds how long job_key_mode='replace' postpones a job: pass a job_key, and no other mode"
     with pytest.raises(OptionInvalid, match=message):
         tasks.system.using(max_wait=HOUR)

@@ -42,7 +42,8 @@ def add(key: str, state: str) -> int:
     return insert(state=state, job_key=key)
 
 
-def test_a_retry_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -> None:
+def test_retry_is_one_statement(jobs: dict[str, int]) -> None:
+    """It tells the result of each job."""
     ids = [*jobs.values(), 10**9]
     with CaptureQueriesContext(connections[OPERATOR]) as captured:
         results = control.retry_jobs(ids, using=OPERATOR)
@@ -57,7 +58,7 @@ def test_a_retry_is_one_statement_and_tells_each_result(jobs: dict[str, int]) ->
         ) == [("queued", 4, "", None, True)]
 
 
-def test_a_retry_takes_off_an_expiry_that_is_over(database: None) -> None:
+def test_retry_removes_passed_expiry(database: None) -> None:
     over, ahead = add("over", "cancelled"), add("ahead", "failed")
     change("UPDATE salon_jobs_job SET expires_at = now() - interval '1 second' WHERE id = %s", over)
     change("UPDATE salon_jobs_job SET expires_at = now() + interval '1 hour' WHERE id = %s", ahead)
@@ -65,7 +66,8 @@ def test_a_retry_takes_off_an_expiry_that_is_over(database: None) -> None:
     assert seen("SELECT id, expires_at IS NULL FROM salon_jobs_job ORDER BY id") == [(over, True), (ahead, False)]
 
 
-def test_a_cancel_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -> None:
+def test_cancel_is_one_statement(jobs: dict[str, int]) -> None:
+    """It tells the result of each job."""
     del jobs["running"]  # test_cancellation.py
     with CaptureQueriesContext(connections[OPERATOR]) as captured:
         results = control.cancel_jobs(jobs.values(), using=OPERATOR)
@@ -76,7 +78,8 @@ def test_a_cancel_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -
     }
 
 
-def test_a_collision_holds_no_other_job_back_and_names_the_holder(database: None) -> None:
+def test_key_collision_refuses_only_that_job(database: None) -> None:
+    """It names the holder."""
     holder = add("held", "queued")
     free, held, first, second = add("free", "failed"), add("held", "failed"), add("two", "failed"), add("two", "failed")
     results = control.retry_jobs([free, held, first, second], using=OPERATOR)
@@ -89,7 +92,7 @@ def test_a_collision_holds_no_other_job_back_and_names_the_holder(database: None
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_key_taken_while_it_is_retried_refuses_that_job_alone(database: None, others: int) -> None:
+def test_key_taken_during_retry(database: None, others: int) -> None:
     held, *free = [add(key, "failed") for key in ("held", "free")[: 1 + others]]
     waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
     with ThreadPoolExecutor(1) as pool, psycopg.connect(url_for(None)) as rival:
@@ -105,7 +108,7 @@ def test_a_key_taken_while_it_is_retried_refuses_that_job_alone(database: None, 
         assert retried.result(10) == [refusal, *(ActionResult(id_, True) for id_ in free)]
 
 
-def test_an_error_that_is_no_collision_is_not_taken_for_one(jobs: dict[str, int]) -> None:
+def test_other_integrity_errors_are_raised(jobs: dict[str, int]) -> None:
     change("ALTER TABLE salon_jobs_job ADD CONSTRAINT for_this_test CHECK (state <> 'queued') NOT VALID")
     try:
         with pytest.raises(IntegrityError, match="for_this_test"):
@@ -114,7 +117,7 @@ def test_an_error_that_is_no_collision_is_not_taken_for_one(jobs: dict[str, int]
         change("ALTER TABLE salon_jobs_job DROP CONSTRAINT for_this_test")
 
 
-def test_two_operators_with_the_same_jobs_in_opposite_order_do_not_deadlock(database: None) -> None:
+def test_reversed_retries_do_not_deadlock(database: None) -> None:
     ids = [add(f"k:{number}", "failed") for number in range(100)]
     ready = threading.Barrier(2)
 
@@ -139,7 +142,8 @@ def test_operators_lock_jobs_by_id(database: None) -> None:
         assert sum(result.changed for work in works for result in work.result(10)) == 3
 
 
-def test_a_store_changes_its_own_jobs_alone_and_without_an_alias_that_of_the_tables_is_used(stores: list[UUID]) -> None:
+def test_store_changes_only_its_jobs(stores: list[UUID]) -> None:
+    """Without an alias, that of the tables is used."""
     ids = [insert(state="failed", store_id=store_id) for store_id in stores[:2]]
     with tenant_context(stores[0], using="web"):
         assert retry_jobs(ids, using="web") == [ActionResult(ids[0], True), ActionResult(ids[1], False, GONE)]
@@ -150,7 +154,8 @@ def test_a_store_changes_its_own_jobs_alone_and_without_an_alias_that_of_the_tab
     assert retry_jobs(ids) == [ActionResult(ids[0], False, queued), ActionResult(ids[1], True)]
 
 
-def test_a_retry_at_an_instant_is_due_then_and_keeps_no_expiry_before_it(jobs: dict[str, int]) -> None:
+def test_retry_at_an_instant(jobs: dict[str, int]) -> None:
+    """The job is due then, and keeps no expiry before it."""
     at = datetime.now(UTC) + timedelta(hours=5)
     change("UPDATE salon_jobs_job SET expires_at = now() + interval '1 hour' WHERE id = %s", jobs["failed"])
     assert control.retry_jobs([jobs["failed"]], at=at, using=OPERATOR) == [ActionResult(jobs["failed"], True)]
@@ -161,7 +166,7 @@ def test_a_retry_at_an_instant_is_due_then_and_keeps_no_expiry_before_it(jobs: d
         control.retry_jobs([jobs["cancelled"]], at=datetime(2026, 5, 6), using=OPERATOR)  # noqa: DTZ001
 
 
-def test_a_discard_ends_queued_and_failed_jobs_alone(jobs: dict[str, int]) -> None:
+def test_discard_ends_queued_and_failed_jobs(jobs: dict[str, int]) -> None:
     results = control.discard_jobs(jobs.values(), using=OPERATOR)
     assert {result.id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
     assert {r.detail for r in results if not r.changed} == {
@@ -175,7 +180,7 @@ def test_a_discard_ends_queued_and_failed_jobs_alone(jobs: dict[str, int]) -> No
     assert seen("SELECT cancel_requested_at FROM salon_jobs_job WHERE id = %s", jobs["running"]) == [(None,)]
 
 
-def test_queued_jobs_alone_get_another_priority_or_queue(jobs: dict[str, int]) -> None:
+def test_only_queued_jobs_are_changed(jobs: dict[str, int]) -> None:
     results = control.change_jobs(jobs.values(), priority=-5, using=OPERATOR)
     assert {result.id for result in results if result.changed} == {jobs["queued"]}
     control.change_jobs([jobs["queued"]], queue="night", using=OPERATOR)
@@ -197,7 +202,7 @@ def test_handles_and_ids_are_taken_alike(database: None) -> None:
 
 
 @pytest.mark.parametrize("jobs", ["5", ["5"], [None], None, True, 5.0, [(5, "inserted")]])
-def test_what_is_neither_a_handle_nor_an_id_is_refused(database: None, jobs: Any) -> None:
+def test_only_handles_and_ids_are_taken(database: None, jobs: Any) -> None:
     for action in (control.cancel_jobs, control.discard_jobs, control.retry_jobs):
         with pytest.raises(OptionInvalid, match="jobs are handles or IDs, not "):
             action(jobs)
@@ -207,6 +212,6 @@ def test_what_is_neither_a_handle_nor_an_id_is_refused(database: None, jobs: Any
     ("values", "message"),
     [({}, "priority or queue"), ({"priority": 40_000}, "priority must be"), ({"queue": ""}, "queue must be")],
 )
-def test_a_change_of_nothing_or_to_what_can_not_be_is_refused(values: dict[str, Any], message: str) -> None:
+def test_impossible_change_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionInvalid, match=message):
         control.change_jobs([1], using=OPERATOR, **values)

@@ -81,7 +81,7 @@ def rich_arguments() -> dict[str, Any]:
     }
 
 
-def test_a_rich_signature_comes_back_as_it_went_in() -> None:
+def test_rich_signature_comes_back() -> None:
     arguments = rich_arguments()
     bound = RICH.bind((), arguments)
     assert bound.store_id == STORE
@@ -91,7 +91,7 @@ def test_a_rich_signature_comes_back_as_it_went_in() -> None:
     assert decoded == {**arguments, "kind": "a", "times": None, "tags": ["x"]}
 
 
-def test_a_mutable_default_is_not_shared_between_payloads() -> None:
+def test_mutable_default_is_not_shared() -> None:
     first = RICH.decode(RICH.bind((), rich_arguments()).json.replace(',"tags":["x"]', ""), STORE)
     first["tags"].append("y")
     again = RICH.decode(RICH.bind((), rich_arguments()).json.replace(',"tags":["x"]', ""), STORE)
@@ -114,7 +114,7 @@ def test_a_mutable_default_is_not_shared_between_payloads() -> None:
         ({"surprise": 1}, "surprise"),
     ],
 )
-def test_a_wrong_argument_is_refused_with_its_path(change: dict[str, Any], expected: str) -> None:
+def test_wrong_argument_is_refused_with_path(change: dict[str, Any], expected: str) -> None:
     with pytest.raises(PayloadInvalid, match=expected) as caught:
         RICH.bind((), {**rich_arguments(), **change})
     assert "'the-task'" in str(caught.value)
@@ -125,18 +125,19 @@ LOOP["again"] = LOOP
 
 
 @pytest.mark.parametrize("value", [object(), LOOP, "\ud800", {"deep": "a\0b"}, {"a\0b": 1}], ids=repr)
-def test_what_json_or_jsonb_can_not_hold_is_refused(value: Any) -> None:
+def test_values_that_json_cannot_hold_are_refused(value: Any) -> None:
     with pytest.raises(PayloadInvalid):
         PLAIN.bind((), {"data": {"x": value}})
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_number_that_json_has_not_is_refused_with_its_path_and_never_becomes_null(number: float) -> None:
+def test_nonfinite_number_is_refused_with_path(number: float) -> None:
+    """It never becomes null."""
     with pytest.raises(PayloadInvalid, match=r"\$\.data\.shares\[1\]"):
         PLAIN.bind((), {"data": {"shares": [0.5, number]}})
 
 
-def test_however_a_caller_writes_a_value_it_is_the_same_payload() -> None:
+def test_equal_values_are_the_same_payload() -> None:
     instant = datetime(2026, 5, 6, 3, tzinfo=JST)
     ref = uuid4()
     one = {"at": instant, "item": Item("comb", since=instant), "times": [instant], "refs": {"a": ref}, "price": "12.50"}
@@ -165,7 +166,7 @@ def refuses(value: Refuses | None = None) -> None:
     """Take what cannot be made."""
 
 
-def test_whatever_a_stored_payload_does_while_it_is_read_is_a_payload_that_does_not_fit() -> None:
+def test_unreadable_payload_is_invalid() -> None:
     for stored in ('{"value": {"number": 1}}', '{"value": ' + "[" * 100_000 + "]" * 100_000 + "}"):
         with pytest.raises(PayloadInvalid):
             payload_type(refuses).decode(stored, None)
@@ -191,19 +192,19 @@ def test_any_instant_survives(at: datetime) -> None:
 
 
 @pytest.mark.parametrize("stored", ["[]", "5", "null", '{"note": 5}', '{"gone": 1}', '{"note": "a", "gone": 1}'])
-def test_a_stored_payload_that_no_longer_fits_is_refused(stored: str) -> None:
+def test_outdated_payload_is_refused(stored: str) -> None:
     with pytest.raises(PayloadInvalid):
         PLAIN.decode(stored, None)
     with pytest.raises(PayloadInvalid):
         RICH.decode(stored, STORE)
 
 
-def test_a_store_task_without_a_store_is_refused_before_the_run() -> None:
+def test_store_task_needs_a_store() -> None:
     with pytest.raises(PayloadInvalid, match="no store_id"):
         RICH.decode("{}", None)
 
 
-def test_an_argument_added_later_with_a_default_fits_old_payloads() -> None:
+def test_new_default_fits_old_payloads() -> None:
     assert PLAIN.decode('{"note": "old"}', None) == {"note": "old", "count": 0, "share": 0.5, "data": None}
 
 
@@ -236,9 +237,7 @@ class RealItem:
         (with_store, False, "declare it with store_task"),
     ],
 )
-def test_a_signature_that_can_not_be_a_payload_is_refused_when_declared(
-    function: Callable[..., Any], store: bool, expected: str
-) -> None:
+def test_impossible_signature_is_refused(function: Callable[..., Any], store: bool, expected: str) -> None:
     with pytest.raises(TaskInvalid, match=expected):
         payload_type(function, with_store=store)
 
@@ -264,14 +263,14 @@ def pay(by: Card | Cash, colour: Literal["red"] = "red") -> None: ...
         ('{"by": {"type": "cash"}, "colour": "x - at `$hush"}', "Invalid enum value - at `$.colour`"),
     ],
 )
-def test_a_refusal_names_the_path_and_quotes_no_value(payload: str, message: str) -> None:
+def test_refusal_quotes_no_value(payload: str, message: str) -> None:
     with pytest.raises(PayloadInvalid) as raised:
         PayloadType("pay", pay, with_store=False).decode(payload, None)
     assert str(raised.value) == f"task 'pay': {message}"
     assert raised.value.__cause__ is None
 
 
-def test_arguments_larger_than_the_setting_are_refused_by_their_size(settings: Any) -> None:
+def test_large_arguments_are_refused(settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "MAX_PAYLOAD": 1024}
     payload = PayloadType("t", takes_text, with_store=False)
     payload.bind((), {"text": "x" * 1000})
@@ -285,7 +284,7 @@ def takes_text(text: str) -> None: ...
 
 
 @pytest.mark.parametrize("name", ["store_id", "salon_chain_id", "salonchain_id"])
-def test_a_handler_may_call_its_store_as_the_store_model_is_called(settings: Any, name: str) -> None:
+def test_store_parameter_may_have_models_name(settings: Any, name: str) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_MODEL": "salon.SalonChain"}
     space: dict[str, Any] = {"UUID": UUID}
     exec(f"def charge({name}: UUID, amount: int) -> None: ...", space)
@@ -299,7 +298,7 @@ def test_a_handler_may_call_its_store_as_the_store_model_is_called(settings: Any
         payload.bind((), {name: 5, "amount": 5})
 
 
-def test_a_number_that_cannot_be_the_key_of_a_store_is_shown(settings: Any) -> None:
+def test_impossible_store_number_is_shown(settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_MODEL": "auth.Group"}
     space: dict[str, Any] = {}
     exec("def charge(group_id: int) -> None: ...", space)
@@ -309,7 +308,7 @@ def test_a_number_that_cannot_be_the_key_of_a_store_is_shown(settings: Any) -> N
             payload.bind((), {"group_id": value})
 
 
-def test_a_store_model_says_what_the_parameter_may_be_called(settings: Any) -> None:
+def test_error_names_store_parameters(settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_MODEL": "accounts.Organization"}
     with pytest.raises(TaskInvalid, match="needs a parameter for the store: store_id or organization_id"):
         PayloadType("charge", plain, with_store=True)

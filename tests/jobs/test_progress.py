@@ -42,9 +42,10 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[int, int | None, 
     return written
 
 
-def test_progress_is_seen_while_the_job_runs_and_gone_with_its_end(
+def test_progress_is_seen_during_run(
     process_id: int, hooks: Hooks, stores: list[UUID], writes: list[list[tuple[int, int | None, str]]]
 ) -> None:
+    """It is gone with the end of the run."""
     looked = threading.Event()
 
     def say(**_: object) -> None:
@@ -82,14 +83,15 @@ def test_progress_is_seen_while_the_job_runs_and_gone_with_its_end(
     assert not progress.writer._shown
 
 
-def test_what_a_dead_process_left_is_pruned(process_id: int, hooks: Hooks) -> None:
+def test_progress_of_dead_process_is_pruned(process_id: int, hooks: Hooks) -> None:
     columns = "salon_jobs_job_progress (job_id, lease, done, text, updated_at)"
     change(f"INSERT INTO {columns} VALUES (1, 1, 1, '', now() - interval '2 days'), (2, 1, 1, '', now())")
     assert Pruner(using="default").run_once().deleted["progress"] == 1
     assert seen(ROWS) == [(2, 1)]
 
 
-def test_only_a_worker_writes_it_and_it_takes_whole_numbers(process_id: int, hooks: Hooks) -> None:
+def test_progress_takes_whole_numbers(process_id: int, hooks: Hooks) -> None:
+    """Only a worker writes it."""
     said: list[str] = []
 
     def say(**_: object) -> None:

@@ -47,7 +47,8 @@ def remaining() -> set[int]:
     return {row[0] for row in seen("SELECT id FROM salon_jobs_job")}
 
 
-def test_what_is_past_its_retention_goes_with_its_errors_and_nothing_else(database: None, settings: Any) -> None:
+def test_only_jobs_past_retention_go(database: None, settings: Any) -> None:
+    """Their errors go with them."""
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": timedelta(days=1)}
     gone = {state: ended(state, timedelta(days=days, minutes=1))[0] for state, days in DAYS.items()}
     stays = {ended(state, timedelta(days=days, minutes=-1))[0] for state, days in DAYS.items()}
@@ -59,7 +60,7 @@ def test_what_is_past_its_retention_goes_with_its_errors_and_nothing_else(databa
 
 
 @pytest.mark.parametrize("state", ["queued", "running"])
-def test_a_job_that_has_not_ended_is_never_touched(database: None, state: str) -> None:
+def test_live_job_is_never_touched(database: None, state: str) -> None:
     [job] = ended(state, timedelta(days=9999))
     change("UPDATE salon_jobs_job SET created_at = now() - interval '27 years', run_at = created_at")
     assert Pruner(using="default").run_once() == PruneCounts({})
@@ -78,7 +79,8 @@ def test_none_keeps_for_ever(database: None, settings: Any) -> None:
     assert Pruner(using="default").run_once() == PruneCounts({})
 
 
-def test_an_operators_retry_in_flight_is_left_alone_and_never_waits(database: None) -> None:
+def test_retry_in_flight_is_left_alone(database: None) -> None:
+    """The pruner does not wait for it."""
     mine, other = ended("failed", timedelta(days=91), 2)
     with psycopg.connect(url_for("jobs_operator")) as retrying, connections["default"].cursor() as cursor:
         retrying.execute(f"UPDATE salon_jobs_job SET {moved_to('queued')} WHERE id = %s".encode(), [mine])
@@ -93,7 +95,7 @@ def test_an_operators_retry_in_flight_is_left_alone_and_never_waits(database: No
     assert Pruner(using="default").run_once() == PruneCounts({})
 
 
-def test_two_pruners_share_the_work_and_neither_waits(database: None) -> None:
+def test_two_pruners_share_the_work(database: None) -> None:
     ids = ended("failed", timedelta(days=91), 2 * BATCH)
     with psycopg.connect(url_for("jobs_operator")) as other:
         statement = statements.load("prune_jobs")
@@ -105,7 +107,8 @@ def test_two_pruners_share_the_work_and_neither_waits(database: None) -> None:
     assert remaining() == set(ids[:BATCH]), "the oldest first; those of the other came back with its rollback"
 
 
-def test_a_round_is_bounded_and_the_next_one_goes_on(database: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_round_is_bounded(database: None, caplog: pytest.LogCaptureFixture) -> None:
+    """The next one goes on."""
     ended("failed", timedelta(days=91), 2 * BATCH + 1)
     ended("cancelled", timedelta(days=8))
     ticking = count(step=0.2)
@@ -121,7 +124,7 @@ def test_a_round_is_bounded_and_the_next_one_goes_on(database: None, caplog: pyt
     assert not work.run_once().more
 
 
-def test_errors_of_jobs_that_are_gone_go_page_by_page(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orphaned_errors_go_by_pages(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     [job] = ended("failed", timedelta(days=80))
     insert = "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at)"
     change(f"{insert} SELECT 10000000, 1, 'X', now() - interval '25 h' FROM generate_series(1, 10000)")
@@ -132,7 +135,7 @@ def test_errors_of_jobs_that_are_gone_go_page_by_page(database: None, monkeypatc
     assert work.run_once() == PruneCounts({})
 
 
-def test_a_tick_is_kept_while_it_could_fire_again(database: None) -> None:
+def test_tick_is_kept_while_it_could_refire(database: None) -> None:
     old = datetime.now(UTC).replace(microsecond=0) - timedelta(days=31)
     register(["entry"], using="default")
     change("UPDATE salon_jobs_cron_entry SET registered_at = %s", old - timedelta(days=2))
@@ -152,9 +155,8 @@ def test_a_tick_is_kept_while_it_could_fire_again(database: None) -> None:
     assert fire("entry", old, lambda: added, advance=False, using="default") is None
 
 
-def test_a_record_of_a_fan_out_goes_with_the_ticks_but_never_after_its_failed_jobs(
-    database: None, settings: Any
-) -> None:
+def test_fan_out_record_is_kept_like_ticks(database: None, settings: Any) -> None:
+    """It never outlives its failed jobs."""
     insert = "INSERT INTO salon_jobs_fan_out (task, digest, created_at) VALUES ('ping', '', now() - %s)"
     for days in (31, 29, 11, 9):
         change(insert, timedelta(days=days))
@@ -167,7 +169,7 @@ def test_a_record_of_a_fan_out_goes_with_the_ticks_but_never_after_its_failed_jo
 
 
 @pytest.mark.parametrize("kind", ["worker", "scheduler", "test"])
-def test_the_row_of_a_process_that_stopped_without_cleaning_goes_whatever_it_was(database: None, kind: str) -> None:
+def test_silent_process_of_any_kind_goes(database: None, kind: str) -> None:
     Process.objects.create(kind=kind, hostname="gone", pid=1)
     assert rescuer().run_once() == RescueCounts()
     change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '16 s'")
@@ -175,7 +177,8 @@ def test_the_row_of_a_process_that_stopped_without_cleaning_goes_whatever_it_was
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
 
 
-def test_many_pruners_beside_retries_lose_no_job_and_do_not_deadlock(database: None) -> None:
+def test_pruners_and_retries_do_not_deadlock(database: None) -> None:
+    """They lose no job."""
     ids = ended("failed", timedelta(days=91), 2 * BATCH)
     ready = threading.Barrier(4)
     retried: list[int] = []

@@ -21,7 +21,8 @@ def row(job_id: int, columns: str) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def test_the_new_job_is_like_the_earlier_one_which_stays(stores: list[UUID]) -> None:
+def test_new_job_is_like_earlier_one(stores: list[UUID]) -> None:
+    """The earlier one stays."""
     like: dict[str, Any] = {"queue": "night", "priority": -3, "max_attempts": 9, "concurrency_key": "mine"}
     old = add(task="test-store", state="failed", store_id=stores[0], job_key="k", payload='{"number": 1}', **like)
     change("UPDATE salon_jobs_job SET keep_result = interval '2 hours' WHERE id = %s", old)
@@ -34,7 +35,7 @@ def test_the_new_job_is_like_the_earlier_one_which_stays(stores: list[UUID]) -> 
     assert new == ("queued", 0, "k", "7", True)
 
 
-def test_a_key_that_the_task_makes_is_made_of_the_new_arguments(database: None) -> None:
+def test_key_is_made_of_new_arguments(database: None) -> None:
     old = add(task="test-keyed-system", state="failed", job_key="k:old", payload='{"note": "old"}')
     handle = run_again(old, {"note": "new"})
     assert row(handle.id, "job_key, payload ->> 'note'") == ("k:new", "new")
@@ -43,7 +44,7 @@ def test_a_key_that_the_task_makes_is_made_of_the_new_arguments(database: None) 
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(2,)]
 
 
-def test_arguments_that_do_not_fit_add_nothing(stores: list[UUID]) -> None:
+def test_misfit_arguments_add_nothing(stores: list[UUID]) -> None:
     old = add(task="test-store", state="failed", store_id=stores[0])
     for arguments, said in (
         ({"number": "x"}, r"Expected `int`, got `str` - at `\$.number`"),
@@ -57,7 +58,7 @@ def test_arguments_that_do_not_fit_add_nothing(stores: list[UUID]) -> None:
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(2,)]
 
 
-def test_a_store_reaches_no_job_of_another(stores: list[UUID]) -> None:
+def test_store_reaches_no_job_of_another(stores: list[UUID]) -> None:
     old = add(task="test-store", state="failed", store_id=stores[0])
     with tenant_context(stores[1], using="web"), pytest.raises(JobDoesNotExist, match=f"no job {old}, or you may not"):
         run_again(old, {}, using="web")

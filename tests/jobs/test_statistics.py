@@ -58,9 +58,7 @@ def ended_run(process_id: int, *, took_s: float, waited_s: float) -> RunningJob:
     return running
 
 
-def test_every_end_of_a_run_is_counted_where_it_is_written(
-    stores: list[UUID], process_id: int, hooks: Hooks, counted: TaskStatistics
-) -> None:
+def test_every_end_is_counted(stores: list[UUID], process_id: int, hooks: Hooks, counted: TaskStatistics) -> None:
     for error in (None, Snooze(timedelta(days=1)), Discard("gone"), ValueError("once")):
         hooks.store = _raising(error)
         tasks.in_store.enqueue(store_id=stores[0])
@@ -93,9 +91,7 @@ def test_no_percentile_exceeds_the_longest(process_id: int, counted: TaskStatist
     assert max(step.wait_p95_s or 0 for step in steps) == pytest.approx(longest_wait_s, abs=0.1)
 
 
-def test_jobs_of_a_dead_process_are_counted_where_they_are_taken_from_it(
-    stores: list[UUID], process_id: int, counted: TaskStatistics
-) -> None:
+def test_rescued_jobs_are_counted(stores: list[UUID], process_id: int, counted: TaskStatistics) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     tasks.system.using(queue="other", max_attempts=1).enqueue()
     claim(process_id)
@@ -123,14 +119,14 @@ def test_durations_and_waits_are_added_up(process_id: int, counted: TaskStatisti
     assert row.wait(0.95) == pytest.approx(100, rel=0.42)
 
 
-def test_successes_written_in_batches_are_counted_and_added_when_a_worker_ends(process_id: int) -> None:
+def test_stopping_worker_adds_batched_successes(process_id: int) -> None:
     for _ in range(3):
         tasks.system.enqueue()
     assert Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default").run()
     assert outcomes() == {"test-system": {"succeeded": 3}}
 
 
-def test_nothing_to_add_asks_the_database_nothing(database: None, counted: TaskStatistics) -> None:
+def test_empty_flush_adds_nothing(database: None, counted: TaskStatistics) -> None:
     counted.flush(using="default")
     counted.count(events.JOB_LEASE_LOST, [])
     counted.count(events.JOB_CALLBACK_FAILED, [])
@@ -138,7 +134,7 @@ def test_nothing_to_add_asks_the_database_nothing(database: None, counted: TaskS
     assert outcomes() == {}
 
 
-def test_an_outage_keeps_the_counts_for_the_next_time(process_id: int, counted: TaskStatistics) -> None:
+def test_outage_keeps_counts(process_id: int, counted: TaskStatistics) -> None:
     counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
     change("SELECT pg_terminate_backend(%s)", connection.connection.info.backend_pid)
     with pytest.raises(DatabaseError):
@@ -150,7 +146,7 @@ def test_an_outage_keeps_the_counts_for_the_next_time(process_id: int, counted: 
     assert outcomes() == {"test-system": {"succeeded": 2}}
 
 
-def test_a_flush_waits_its_time(process_id: int, counted: TaskStatistics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_waits_its_time(process_id: int, counted: TaskStatistics, monkeypatch: pytest.MonkeyPatch) -> None:
     counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
     counted.flush_when_due(using="default")
     assert outcomes() == {}
@@ -159,7 +155,7 @@ def test_a_flush_waits_its_time(process_id: int, counted: TaskStatistics, monkey
     assert outcomes() == {"test-system": {"succeeded": 1}}
 
 
-def test_what_was_counted_is_added_when_maintenance_stops(process_id: int, counted: TaskStatistics) -> None:
+def test_stopping_maintenance_adds_counts(process_id: int, counted: TaskStatistics) -> None:
     counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
     maintenance = Maintenance(using="default")
     maintenance.start()
@@ -176,7 +172,7 @@ def together(*works: Callable[[], object]) -> None:
             each.result(60)
 
 
-def test_threads_count_and_flush_at_once_and_none_is_lost(process_id: int, counted: TaskStatistics) -> None:
+def test_concurrent_counts_are_not_lost(process_id: int, counted: TaskStatistics) -> None:
     runs = [ended_run(process_id, took_s=0.001, waited_s=0)] * 10
 
     def count() -> None:
@@ -192,7 +188,7 @@ def test_threads_count_and_flush_at_once_and_none_is_lost(process_id: int, count
     assert outcomes() == {"test-system": {"succeeded": 3_000}}
 
 
-def test_processes_that_add_the_same_tasks_in_any_order_do_not_deadlock(database: None) -> None:
+def test_concurrent_flushes_do_not_deadlock(database: None) -> None:
     names = [f"task-{number}" for number in range(50)]
 
     def add(order: list[str]) -> None:
@@ -206,7 +202,8 @@ def test_processes_that_add_the_same_tasks_in_any_order_do_not_deadlock(database
     assert outcomes() == {name: {"rescued": 40} for name in names}
 
 
-def test_old_statistics_are_pruned_in_batches_beside_other_pruners(database: None) -> None:
+def test_old_statistics_are_pruned(database: None) -> None:
+    """Other pruners hold up none."""
     zeros = [0] * BUCKETS
     change(
         "INSERT INTO salon_jobs_task_minute SELECT now() - n * interval '1 minute' - interval '13 days 22:59:30',"

@@ -74,7 +74,7 @@ def _missing_attribute(day: datetime.nowhere) -> None: ...  # type: ignore[name-
         (task, _missing_attribute, "an annotation cannot be evaluated"),
     ],
 )
-def test_a_signature_that_can_not_be_a_payload(
+def test_impossible_signature_is_refused(
     declare: Callable[..., Any], function: Callable[..., Any], message: str
 ) -> None:
     with pytest.raises(TaskInvalid, match=message) as caught:
@@ -139,7 +139,7 @@ def _chunk_with_model(store_id: UUID, sales: list[_SaleWithModel]) -> None: ...
         (_chunk_with_model, "cannot be a payload: Store"),
     ],
 )
-def test_a_chunk_is_a_list_of_payloads(function: Any, message: str) -> None:
+def test_chunk_is_a_list_of_payloads(function: Any, message: str) -> None:
     with pytest.raises(TaskInvalid, match=message) as caught:
         store_task(name=NAME, chunk=5)(function)
     assert NAME in str(caught.value)
@@ -193,14 +193,14 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "message"), OPTIONS)
-def test_a_wrong_option_is_refused_by_its_name(options: dict[str, Any], message: str) -> None:
+def test_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
     declare: Any = store_task
     with pytest.raises((OptionInvalid, TaskInvalid), match=message) as caught:
         declare(name=NAME, **options)(_with_store)
     assert "job_key" not in options or NAME in str(caught.value)
 
 
-def test_a_system_task_is_not_atomic() -> None:
+def test_system_task_is_not_atomic() -> None:
     options: dict[str, Any] = {"atomic": False}
     with pytest.raises(OptionInvalid, match=r"no option 'atomic' of a system task, .*; use store_task"):
         task(name=NAME, **options)
@@ -215,7 +215,7 @@ def test_names_take_letters_digits_and_three_signs(name: Any) -> None:
         registry.unregister(good)
 
 
-def test_the_arguments_of_a_chunk_are_the_fields_of_its_payload() -> None:
+def test_arguments_of_chunk_are_payload_fields() -> None:
     store = store_id_of(5)
     declared = store_task(name=NAME, chunk=5, job_key="{store_id}:{number}")(_chunk)
     payload = declared.payload
@@ -251,7 +251,7 @@ def _pay_by_struct(store_id: UUID, payments: list[_PaymentStruct]) -> None: ...
 
 
 @pytest.mark.parametrize("function", [_pay, _pay_by_struct])
-def test_each_job_of_a_chunk_gets_a_default_of_its_own(function: Any) -> None:
+def test_each_job_of_chunk_gets_own_default(function: Any) -> None:
     store, payload = store_id_of(5), store_task(name=NAME, chunk=5)(function).payload
     calls = [payload.bind((), {"store_id": store, "number": 1}).json for _ in range(3)]
     assert len(set(calls)) == 3
@@ -259,7 +259,7 @@ def test_each_job_of_a_chunk_gets_a_default_of_its_own(function: Any) -> None:
     assert len(set(before_the_field)) == 3
 
 
-def test_a_chunk_can_be_of_structs() -> None:
+def test_chunk_can_be_of_structs() -> None:
     declare: Any = store_task(name=NAME, chunk=5)
     arguments = declare(_chunk_of_structs).payload.decode('{"number": 1}', store_id_of(1))
     assert arguments == {"store_id": store_id_of(1), "sales": [_Sold(1)]}
@@ -275,7 +275,7 @@ def test_a_chunk_can_be_of_structs() -> None:
         ("nowhere.at.all", "at.remind"),
     ],
 )
-def test_a_task_without_a_name_is_named_after_its_app_and_function(module: str, name: str) -> None:
+def test_task_is_named_after_app_and_function(module: str, name: str) -> None:
     def remind(day: date) -> None: ...
 
     remind.__module__ = module
@@ -288,13 +288,13 @@ def test_a_task_without_a_name_is_named_after_its_app_and_function(module: str, 
         registry.unregister(name)
 
 
-def test_a_store_task_is_named_so_too() -> None:
+def test_store_task_is_named_alike() -> None:
     for declared, atomic in ((store_task(_with_store), True), (store_task(atomic=False)(_with_store), False)):
         assert (declared.name, declared.is_store_task, declared.atomic) == ("jobs._with_store", True, atomic)
     registry.unregister("jobs._with_store")
 
 
-def test_a_name_that_two_derive_names_both_places() -> None:
+def test_name_that_two_derive_is_refused() -> None:
     def remind() -> None: ...
 
     def twin() -> None: ...
@@ -314,7 +314,7 @@ def test_a_name_that_two_derive_names_both_places() -> None:
         registry.unregister("salon.remind")
 
 
-def test_a_function_without_a_usable_name_needs_one() -> None:
+def test_function_without_usable_name_is_refused() -> None:
     with pytest.raises(TaskInvalid, match=r"'jobs\.<lambda>' cannot be a task's name"):
         task(lambda: None)
     with pytest.raises(TaskInvalid, match="task '_generator': the handler is a generator"):
@@ -324,20 +324,20 @@ def test_a_function_without_a_usable_name_needs_one() -> None:
         task(wrong)
 
 
-def test_a_name_is_not_derived_before_django_has_loaded_the_apps() -> None:
+def test_name_needs_loaded_apps() -> None:
     code = "import salon_jobs\n\n\n@salon_jobs.task\ndef remind() -> None: ..."
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "TaskInvalid: the name of task __main__.remind comes from its app, and Django has not loaded" in done.stderr
 
 
-def test_a_name_belongs_to_one_function() -> None:
+def test_name_belongs_to_one_function() -> None:
     task(name=NAME)(_fine)
     task(name=NAME)(_fine)
     with pytest.raises(TaskInvalid, match=f"two tasks are named '{NAME}'"):
         store_task(name=NAME)(_with_store)
 
 
-def test_a_timeout_is_retried_if_it_is_named() -> None:
+def test_timeout_is_retried_if_named() -> None:
     error = TimedOut("timed out")
     assert ErrorRules(retry_on=(OSError,)).outcome(error) == Errored(error, retryable=False)
     assert ErrorRules(retry_on=(TimedOut,)).outcome(error) == Errored(error)
@@ -345,7 +345,7 @@ def test_a_timeout_is_retried_if_it_is_named() -> None:
     assert ErrorRules(discard_on=(TimedOut,)).outcome(error) == Cancelled("discarded", "TimedOut: timed out")
 
 
-def test_a_declaration_that_is_refused_leaves_the_name_free() -> None:
+def test_refused_declaration_leaves_name_free() -> None:
     wrongs: list[Callable[..., Any]] = [_async_generator, _with_store]
     for wrong in wrongs:
         with pytest.raises(TaskInvalid):
@@ -353,7 +353,7 @@ def test_a_declaration_that_is_refused_leaves_the_name_free() -> None:
     assert NAME not in registry.task_names()
 
 
-def test_a_declared_task_is_still_the_function_it_was() -> None:
+def test_declared_task_is_still_a_function() -> None:
     @task(name=NAME)
     def double(number: int = 2) -> int:
         """Double it."""

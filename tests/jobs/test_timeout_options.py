@@ -26,7 +26,7 @@ MINUTE = timedelta(minutes=1)
         ({"timeout": MINUTE, "waiting_shortens_timeout": 1}, "must be True or False"),
     ],
 )
-def test_what_can_not_work_is_refused_with_its_name(options: dict[str, Any], why: str) -> None:
+def test_impossible_timeouts_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(OptionInvalid, match=why):
         Timeouts(**options)
 
@@ -39,30 +39,30 @@ def test_unset_means_off() -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [10, 15, 3600])
-def test_waiting_leaves_a_run_what_is_left_of_the_wait_timeout(timeout_s: float) -> None:
+def test_waiting_shortens_timeout(timeout_s: float) -> None:
     timeout, half = timedelta(seconds=timeout_s), timedelta(seconds=30)
     assert Timeouts(timeout=timeout, wait_timeout=half).run_s(20) == timeout_s
     assert Timeouts(timeout=timeout, wait_timeout=half, waiting_shortens_timeout=True).run_s(20) == 10
 
 
 @pytest.mark.parametrize(("waited_s", "left_s"), [(0, 15), (15, 15), (16, 14), (29, 1), (29.9, 1)])
-def test_waiting_shortens_to_a_second_at_least(waited_s: float, left_s: float) -> None:
+def test_timeout_is_shortened_to_a_second_at_least(waited_s: float, left_s: float) -> None:
     options = {"timeout": timedelta(seconds=15), "wait_timeout": timedelta(seconds=30)}
     assert Timeouts(**options, waiting_shortens_timeout=True).run_s(waited_s) == left_s
 
 
-def test_a_timeout_below_a_second_is_not_lengthened() -> None:
+def test_timeout_below_a_second_stays() -> None:
     short = timedelta(seconds=0.5)
     assert Timeouts(timeout=short, wait_timeout=MINUTE, waiting_shortens_timeout=True).run_s(59.9) == 0.5
 
 
-def test_a_job_expires_when_it_waited_longer_than_its_wait_timeout() -> None:
+def test_job_expires_after_wait_timeout() -> None:
     timeouts = Timeouts(wait_timeout=MINUTE)
     assert timeouts.expiry(60) is None
     assert timeouts.expiry(61) == "waited 61 s, longer than 60 s"
 
 
-def test_the_wait_timeout_begins_to_count_after_the_overtime() -> None:
+def test_wait_timeout_counts_after_overtime() -> None:
     timeouts = Timeouts(
         timeout=timedelta(hours=1),
         wait_timeout=MINUTE,

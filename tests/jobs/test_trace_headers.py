@@ -52,9 +52,7 @@ def traces() -> list[Any]:
 
 
 @pytest.mark.parametrize("alias", ["default", "web"])
-def test_a_job_keeps_the_trace_it_was_enqueued_in(
-    stores: list[UUID], tracer: RecordingTracer, settings: Any, alias: str
-) -> None:
+def test_job_keeps_trace_of_enqueue(stores: list[UUID], tracer: RecordingTracer, settings: Any, alias: str) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": alias}
     for way, enqueue in WAYS.items():
         change("DELETE FROM salon_jobs_job")
@@ -68,7 +66,7 @@ def test_a_job_keeps_the_trace_it_was_enqueued_in(
         assert count > 1 or sent.message_id == str(seen("SELECT id FROM salon_jobs_job")[0][0])
 
 
-def test_each_store_of_a_fan_out_keeps_the_trace(stores: list[UUID], tracer: RecordingTracer) -> None:
+def test_fan_out_keeps_trace(stores: list[UUID], tracer: RecordingTracer) -> None:
     fan_out(tasks.keyed, number=1)
     tracer.given = {"traceparent": "another"}
     fan_out(tasks.keyed, number=1)
@@ -78,7 +76,7 @@ def test_each_store_of_a_fan_out_keeps_the_trace(stores: list[UUID], tracer: Rec
 
 @pytest.mark.parametrize("mode", ["replace", "preserve_run_at"])
 @pytest.mark.parametrize("task", [tasks.keyed, tasks.keyed_system], ids=["store", "system"])
-def test_a_waiting_job_takes_the_trace_together_with_the_payload(
+def test_waiting_job_takes_trace_with_payload(
     stores: list[UUID], tracer: RecordingTracer, task: Any, mode: str
 ) -> None:
     arguments = {"note": "a"} if task is tasks.keyed_system else {"store_id": stores[0], "number": 1}
@@ -88,27 +86,25 @@ def test_a_waiting_job_takes_the_trace_together_with_the_payload(
     assert traces() == [tracer.given]
 
 
-def test_sql_of_ones_own_may_give_a_trace(database: None) -> None:
+def test_sql_may_give_a_trace(database: None) -> None:
     change("SELECT salon_jobs_add_job('test-system', trace => '{\"traceparent\": \"x\"}')")
     change("SELECT salon_jobs_add_jobs('test-system', ARRAY['{}', '{}'])")
     assert traces() == [{"traceparent": "x"}, None, None]
 
 
 @pytest.mark.parametrize("trace", ["null", "[]", '"x"', '{"traceparent": {}}', "[" * 3000 + "]" * 3000, "no JSON"])
-def test_what_is_no_trace_has_no_headers(trace: str) -> None:
+def test_malformed_trace_has_no_headers(trace: str) -> None:
     assert tracing.headers_of(trace) == {}
 
 
-def test_without_a_tracer_nothing_is_kept(stores: list[UUID]) -> None:
+def test_no_trace_without_tracer(stores: list[UUID]) -> None:
     for way in WAYS.values():
         with tenant_context(stores[0]):
             way(stores[0])
     assert {*map(str, traces())} == {"None"}
 
 
-def test_a_run_is_told_by_what_it_continues_and_how_it_ended(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, tracer: RecordingTracer
-) -> None:
+def test_run_is_traced(stores: list[UUID], hooks: tasks.Hooks, process_id: int, tracer: RecordingTracer) -> None:
     def fail(**_: object) -> None:
         raise RuntimeError("the till is closed")
 
@@ -125,7 +121,7 @@ def test_a_run_is_told_by_what_it_continues_and_how_it_ended(
 
 
 @pytest.mark.parametrize("trace", ["[]", "null", '{"traceparent": 1}'])
-def test_what_is_no_trace_hurts_no_run(database: None, process_id: int, tracer: RecordingTracer, trace: str) -> None:
+def test_malformed_trace_hurts_no_run(database: None, process_id: int, tracer: RecordingTracer, trace: str) -> None:
     tasks.system.enqueue()
     change("UPDATE salon_jobs_job SET trace = %s::jsonb", trace)
     tracer.calls.clear()
@@ -134,7 +130,7 @@ def test_what_is_no_trace_hurts_no_run(database: None, process_id: int, tracer: 
 
 
 @pytest.mark.parametrize("failing", ["_tracer", "_reporter"])
-def test_an_observer_that_fails_affects_no_job(
+def test_failing_observer_affects_no_job(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch, caplog: Any, failing: str
 ) -> None:
     def fail(**_: object) -> None:
@@ -150,16 +146,14 @@ def test_an_observer_that_fails_affects_no_job(
     assert ("an observer could not begin" in caplog.text) is (failing == "_tracer")
 
 
-def test_headers_that_not_all_carry_are_left_behind(database: None, tracer: RecordingTracer) -> None:
+def test_unusual_headers_are_left_behind(database: None, tracer: RecordingTracer) -> None:
     tracer.given = {"traceparent": "t", "baggage": f"b={'x' * 8191}", "tracestate": "no\nline"}
     tasks.system.enqueue()
     assert traces() == [{"traceparent": "t"}]
 
 
 @pytest.mark.parametrize("hanging", ["_tracer", "_reporter"])
-def test_a_flush_waits_no_longer_than_told(
-    tracer: RecordingTracer, monkeypatch: pytest.MonkeyPatch, hanging: str
-) -> None:
+def test_flush_does_not_wait_for_ever(tracer: RecordingTracer, monkeypatch: pytest.MonkeyPatch, hanging: str) -> None:
     released = threading.Event()
 
     class Hanging(Failing):
@@ -175,7 +169,7 @@ def test_a_flush_waits_no_longer_than_told(
     released.set()
 
 
-def test_a_flush_survives_an_observer_that_fails(tracer: RecordingTracer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_survives_failing_observer(tracer: RecordingTracer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "_reporter", Failing())
     tracing.flush(10)
     assert tracer.calls == ["flush"]

@@ -33,7 +33,8 @@ def kept(handle: JobHandle) -> JobHandle:
 
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize("ends", [False, True])
-def test_the_same_enqueue_adds_nothing_even_if_the_job_has_ended(process_id: int, key: str | None, ends: bool) -> None:
+def test_same_enqueue_adds_nothing(process_id: int, key: str | None, ends: bool) -> None:
+    """Even if the job has ended."""
     first = once("a", job_key=key)
     assert first.action is EnqueueAction.INSERTED
     if ends:
@@ -43,7 +44,7 @@ def test_the_same_enqueue_adds_nothing_even_if_the_job_has_ended(process_id: int
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0 if ends else 1,)]
 
 
-def test_another_task_store_key_or_payload_is_another_enqueue(stores: list[UUID]) -> None:
+def test_what_makes_another_enqueue(stores: list[UUID]) -> None:
     same = tasks.keyed.using(unique_for=HOUR)
     handles = [
         once("a"),
@@ -59,7 +60,7 @@ def test_another_task_store_key_or_payload_is_another_enqueue(stores: list[UUID]
     assert once("b", job_key="k") == kept(handles[2])
 
 
-def test_the_period_counts_from_the_first_and_begins_anew_after_it(database: None) -> None:
+def test_period_counts_from_first_enqueue(database: None) -> None:
     first = once()
     [before] = seen("SELECT expires_at, expires_at - now() BETWEEN '59 min' AND '1 h' FROM salon_jobs_unique")
     assert once() == kept(first)
@@ -70,14 +71,14 @@ def test_the_period_counts_from_the_first_and_begins_anew_after_it(database: Non
     assert once() == kept(second)
 
 
-def test_enqueues_without_it_neither_count_nor_are_kept_back(database: None) -> None:
+def test_other_enqueues_do_not_count(database: None) -> None:
     tasks.system.enqueue()
     assert seen(MARKS) == []
     once()
     assert tasks.system.enqueue().action is EnqueueAction.INSERTED
 
 
-def test_with_a_key_the_first_one_does_what_the_mode_says(database: None) -> None:
+def test_first_enqueue_follows_key_mode(database: None) -> None:
     waiting = tasks.keyed_system.using(job_key="k").enqueue(note="a")
     for mode, action in (("unsafe_dedupe", EnqueueAction.KEPT), ("replace", EnqueueAction.REPLACED)):
         change("DELETE FROM salon_jobs_unique")
@@ -88,7 +89,7 @@ def test_with_a_key_the_first_one_does_what_the_mode_says(database: None) -> Non
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_the_same_enqueue_of_another_transaction_waits_for_its_end(database: None, commits: bool) -> None:
+def test_concurrent_enqueue_waits(database: None, commits: bool) -> None:
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             first = once()
@@ -102,7 +103,7 @@ def test_the_same_enqueue_of_another_transaction_waits_for_its_end(database: Non
     assert seen("SELECT id FROM salon_jobs_job") == [(second.id,)]
 
 
-def test_one_that_adds_nothing_holds_nobody_up(database: None) -> None:
+def test_kept_enqueue_holds_nobody_up(database: None) -> None:
     first, held, ends = once(), threading.Event(), threading.Event()
 
     def keep() -> None:
@@ -119,7 +120,7 @@ def test_one_that_adds_nothing_holds_nobody_up(database: None) -> None:
         holder.result(10)
 
 
-def test_the_web_role_enqueues_so_for_its_own_store(stores: list[UUID]) -> None:
+def test_web_role_enqueues_for_its_store(stores: list[UUID]) -> None:
     bound = tasks.in_store.using(unique_for=HOUR)
     other = bound.enqueue(store_id=stores[1], number=1)
     with tenant_context(stores[0], using="web"), connections["web"].cursor() as cursor:
@@ -131,7 +132,7 @@ def test_the_web_role_enqueues_so_for_its_own_store(stores: list[UUID]) -> None:
     assert sorted(seen(MARKS)) == [(other.id,), (job_id,)]
 
 
-def test_a_mark_goes_when_it_has_expired(process_id: int) -> None:
+def test_expired_mark_is_pruned(process_id: int) -> None:
     first, second = once("a"), once("b")
     run_due(process_id)
     change("UPDATE salon_jobs_unique SET expires_at = now() WHERE job_id = %s", first.id)
@@ -140,7 +141,7 @@ def test_a_mark_goes_when_it_has_expired(process_id: int) -> None:
     assert once("b") == kept(second)
 
 
-def test_it_is_for_one_job_at_a_time(stores: list[UUID]) -> None:
+def test_unique_for_is_for_single_jobs(stores: list[UUID]) -> None:
     message = "unique_for is an option of one job: enqueue these one by one"
     with pytest.raises(OptionInvalid, match=message):
         tasks.system.using(unique_for=HOUR).enqueue_many([tasks.system.call()])

@@ -66,7 +66,7 @@ def test_silent_workers_serve_nothing(worker: None) -> None:
     assert reason(add()) == "no worker is running"
 
 
-def test_a_page_of_jobs_takes_three_queries_at_most(worker: None) -> None:
+def test_page_of_jobs_takes_three_queries(worker: None) -> None:
     limit(task="ping", max_concurrency=1)
     jobs = [Job.objects.get(pk=add()) for _ in range(5)]
     with CaptureQueriesContext(connections["operator"]) as captured:
@@ -75,7 +75,7 @@ def test_a_page_of_jobs_takes_three_queries_at_most(worker: None) -> None:
     assert len(captured) == 3
 
 
-def test_a_pause_remembers_the_first_who_paused_until_it_is_resumed(database: None) -> None:
+def test_pause_remembers_who_paused_first(database: None) -> None:
     def paused() -> tuple[bool, str, bool]:
         [row] = seen("SELECT paused, paused_by, paused_at IS NOT NULL FROM salon_jobs_limit WHERE name = 'mail'")
         return row[0], row[1], row[2]
@@ -94,6 +94,6 @@ def test_a_pause_remembers_the_first_who_paused_until_it_is_resumed(database: No
         pause(queue="mail", by="x" * 256)
 
 
-def test_a_pause_by_a_process_of_the_release_before_names_nobody(worker: None) -> None:
+def test_pause_by_older_release_names_nobody(worker: None) -> None:
     change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'mail', true)")
     assert reason(add(queue="mail")) == "queue mail is paused"

@@ -134,7 +134,7 @@ def queries(client: Client, url: str, alias: str = "operator") -> list[str]:
         "?flow=7&task=test-store",
     ],
 )
-def test_each_filter_and_search_is_served_by_an_index(client: Client, query: str) -> None:
+def test_filters_and_searches_use_indexes(client: Client, query: str) -> None:
     statements = queries(client, JOBS + query)
     assert statements
     for statement in statements:
@@ -145,19 +145,21 @@ def test_each_filter_and_search_is_served_by_an_index(client: Client, query: str
             assert rows_read(node) <= (WAITING + 50 if "lone" in query else 10_050), statement
 
 
-def test_the_operator_prefers_the_index_of_what_is_asked_for_to_walking_all_ids(client: Client) -> None:
+def test_operator_prefers_index_of_filter(client: Client) -> None:
+    """Walking all ids would look cheaper."""
     with connections["operator"].cursor() as cursor:
         cursor.execute("SHOW random_page_cost")
         assert cursor.fetchone() == ("1.1",)
 
 
-def test_a_list_leaves_the_payloads_and_a_jobs_page_shows_its_own(client: Client) -> None:
+def test_list_reads_no_payloads(client: Client) -> None:
+    """A job's page shows its own."""
     assert not [statement for statement in queries(client, JOBS) if '"payload"' in statement]
     [(job_id,)] = seen("SELECT min(id) FROM salon_jobs_job")
     assert [statement for statement in queries(client, f"{JOBS}{job_id}/change/") if '"payload"' in statement]
 
 
-def test_counting_ends_at_ten_thousand_and_says_so(client: Client) -> None:
+def test_counting_ends_at_ten_thousand(client: Client) -> None:
     text = client.get(JOBS).content.decode()
     assert "10,000+ jobs" in text
     assert "All 10,000+ selected" in text
@@ -166,7 +168,8 @@ def test_counting_ends_at_ten_thousand_and_says_so(client: Client) -> None:
     assert "300 jobs" in client.get(f"{JOBS}?state__exact=failed").content.decode()
 
 
-def test_the_chosen_store_is_offered_though_many_others_failed_later(client: Client) -> None:
+def test_chosen_store_is_always_offered(client: Client) -> None:
+    """Also when many others failed later."""
     chosen = str(store_id_of(7 * 10**15))
     later = "now() + interval '1 day'"
     row = in_state("'failed'", task="'late'", store_id=store_id_sql(), finished_at=later)
@@ -187,7 +190,7 @@ def test_cron_ticks_are_listed_by_index(client: Client, query: str) -> None:
             assert rows_read(node) <= 10_050, statement
 
 
-def test_the_kinds_of_failures_are_found_by_stepping_over_their_index(client: Client, alike: None) -> None:
+def test_failures_are_grouped_by_index_steps(client: Client, alike: None) -> None:
     statements = queries(client, f"{JOBS}failures/")
     text = client.get(f"{JOBS}failures/").content.decode()
     assert ">1000+</a>" in text
@@ -197,7 +200,7 @@ def test_the_kinds_of_failures_are_found_by_stepping_over_their_index(client: Cl
             assert node["Actual Loops"] * node["Actual Rows"] <= 10_050, statement
 
 
-def test_a_group_of_errors_is_read_by_its_index(client: Client, alike: None) -> None:
+def test_error_group_is_read_by_index(client: Client, alike: None) -> None:
     for statement in queries(client, f"{JOBS}group/?fingerprint=7"):
         for node in scans_of(statement):
             assert rows_read(node) <= 1001, statement
@@ -207,7 +210,7 @@ def test_a_group_of_errors_is_read_by_its_index(client: Client, alike: None) -> 
     "query",
     ["", "failures/", "group/?fingerprint=7", "?state__exact=failed", "?task=ping", "?task=lone", "?queue=rare"],
 )
-def test_staff_of_a_large_store_read_no_more(one_store: Client, alike: None, query: str) -> None:
+def test_staff_of_large_store_read_no_more(one_store: Client, alike: None, query: str) -> None:
     statements = queries(one_store, JOBS + query, "web")
     asked = [each for each in statements if "salon_jobs_job" in each]
     assert asked
@@ -222,9 +225,7 @@ def test_staff_of_a_large_store_read_no_more(one_store: Client, alike: None, que
                 assert rows_read(node) <= 10_050, (statement, node)
 
 
-def test_retrying_all_that_match_changes_them_in_a_few_statements(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retrying_all_takes_few_statements(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     change("DELETE FROM salon_jobs_job WHERE state = 'failed'")
     twin = in_state("state", task="'many'", job_key="'twin'")
     change(f"INSERT INTO salon_jobs_job {selected(twin)} FROM unnest(ARRAY['failed', 'queued']) AS state")

@@ -88,7 +88,7 @@ def client(crowded: None) -> Iterator[Client]:
         yield client
 
 
-def test_a_page_is_twenty_queries_that_read_no_more_than_their_bound(client: Client) -> None:
+def test_page_is_twenty_bounded_queries(client: Client) -> None:
     with CaptureQueriesContext(connections["operator"]) as asked:
         text = client.get(DASHBOARD).content.decode()
     statements = [query["sql"] for query in asked.captured_queries]
@@ -103,7 +103,7 @@ def test_a_page_is_twenty_queries_that_read_no_more_than_their_bound(client: Cli
 
 
 @pytest.mark.parametrize(("span", "minutes"), [("hour", 60), ("day", 24 * 60), ("week", 14 * 24 * 60)])
-def test_a_plot_reads_statistics_alone_and_no_more_than_are_kept(client: Client, span: str, minutes: int) -> None:
+def test_plot_reads_only_statistics(client: Client, span: str, minutes: int) -> None:
     with CaptureQueriesContext(connections["operator"]) as asked:
         client.get(f"{DASHBOARD}?part=plots&span={span}")
     statements = [query["sql"] for query in asked.captured_queries]
@@ -115,7 +115,7 @@ def test_a_plot_reads_statistics_alone_and_no_more_than_are_kept(client: Client,
         assert rows_read(node) <= 4 * (minutes + 120)
 
 
-def test_a_store_counts_its_newest_ten_thousand_by_an_index(crowded: None) -> None:
+def test_store_counts_its_newest_by_index(crowded: None) -> None:
     alias = "web"
     with tenant_context(STORE, using=alias), CaptureQueriesContext(connections[alias]) as asked:
         [task] = tasks_of(STORE, using=alias)
@@ -129,7 +129,7 @@ def test_a_store_counts_its_newest_ten_thousand_by_an_index(crowded: None) -> No
 
 @pytest.mark.parametrize("of", ["task=task-1", "queue=default"])
 @pytest.mark.parametrize("span", ["hour", "week"])
-def test_the_page_of_a_task_or_queue_reads_no_jobs(client: Client, of: str, span: str) -> None:
+def test_page_of_task_reads_no_jobs(client: Client, of: str, span: str) -> None:
     with CaptureQueriesContext(connections["operator"]) as captured:
         answer = client.get(f"/admin/salon_jobs/job/overview/?{of}&span={span}")
     assert answer.status_code == 200

@@ -26,7 +26,7 @@ def reading(index: str, read: list[int]) -> Iterator[None]:
         read.append(cursor.execute(count, [index]).fetchone()[0] - before)
 
 
-def test_a_scan_reads_the_dead_rows_before_a_group_once(process_id: int) -> None:
+def test_scan_reads_dead_rows_once(process_id: int) -> None:
     """The row that a search ended at begins the next one inside it."""
     dead = 2_000
     with psycopg.connect(url_for(None)) as pin:
@@ -41,7 +41,7 @@ def test_a_scan_reads_the_dead_rows_before_a_group_once(process_id: int) -> None
         assert dead < read[0] < 1.5 * dead
 
 
-def test_orphans_are_found_without_reading_the_leases_of_the_living(process_id: int) -> None:
+def test_orphans_are_found_without_live_leases(process_id: int) -> None:
     change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (%s, 'worker', 'test', 2)", process_id + 10)
     change(
         "INSERT INTO salon_jobs_job (task, state, lease, leased_by, started_at)"

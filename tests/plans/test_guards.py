@@ -51,7 +51,7 @@ def test_a_job_moves_between_states_as_declared(database: None, old: JobState, a
         ("state = 'paused'", "salon_jobs_job_state"),
     ],
 )
-def test_a_jobs_identity_never_changes_nor_is_a_state_unknown(database: None, wrong: str, by: str, alias: str) -> None:
+def test_identity_and_states_are_guarded(database: None, wrong: str, by: str, alias: str) -> None:
     tasks.system.enqueue()
     with pytest.raises(DatabaseError, match=by), connections[alias].cursor() as cursor:
         cursor.execute(f"UPDATE salon_jobs_job SET {wrong}")

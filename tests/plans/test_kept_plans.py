@@ -44,7 +44,7 @@ def rows_read(statement: str, *parameters: float | str | None, of: str = "salon_
     return after - before
 
 
-def test_the_end_of_a_run(empty: None) -> None:
+def test_end_of_run(empty: None) -> None:
     ways = [*product((False, True), (None, json.dumps({str(20_000 ^ 1): [{}, 60, 1.5]})), (False, True))]
     for way in ways * 8:  # five plans of their own, then the one that is kept
         own_value(FINISH, "{1}", *way)
@@ -58,7 +58,7 @@ def test_the_end_of_a_run(empty: None) -> None:
             assert rows_read(FINISH, ids, *way) < 10, (ids, way, statistics)
 
 
-def test_a_result_by_its_public_id(empty: None) -> None:
+def test_result_by_public_id(empty: None) -> None:
     read = "SELECT count(*) FROM salon_jobs_get_result(%s::uuid)"
     public_id = "00000000-0000-4000-8000-000000020000"
     for _ in range(8):
@@ -72,7 +72,7 @@ def test_a_result_by_its_public_id(empty: None) -> None:
     assert rows_read(read, public_id) < 10
 
 
-def test_a_job_with_a_public_id_and_a_key(empty: None) -> None:
+def test_job_with_public_id_and_key(empty: None) -> None:
     add = (
         "SELECT count(*) FROM salon_jobs_add_jobs('test-system', ARRAY['{}'],"
         " options => jsonb_build_object('job_key', %s::text, 'public_id', gen_random_uuid()))"
@@ -87,7 +87,7 @@ def test_a_job_with_a_public_id_and_a_key(empty: None) -> None:
         assert rows_read(add, key) < 20
 
 
-def test_the_end_of_a_job_that_something_follows(empty: None) -> None:
+def test_end_of_job_with_follow_up(empty: None) -> None:
     add = (
         "SELECT salon_jobs_add_follow_up(%s::text::bigint[], 'x', '{}', NULL, jsonb_build_object('job_key', %s::text))"
     )
@@ -123,7 +123,7 @@ def test_the_end_of_a_job_that_something_follows(empty: None) -> None:
     ],
     ids=["without a key", "with a key"],
 )
-def test_whether_a_result_has_the_public_id(empty: None, function: str) -> None:
+def test_check_for_result_with_public_id(empty: None, function: str) -> None:
     add = f"SELECT count(*) FROM {function}"
     change("VACUUM ANALYZE salon_jobs_job_result")
     for _ in range(8):
@@ -139,7 +139,7 @@ def test_whether_a_result_has_the_public_id(empty: None, function: str) -> None:
     change("TRUNCATE salon_jobs_job_result")
 
 
-def test_a_claim_of_a_few(empty: None, process_id: int) -> None:
+def test_claim_of_a_few(empty: None, process_id: int) -> None:
     assert own_value(CLAIM, process_id) == 0
     change(
         "INSERT INTO salon_jobs_job (task, priority, run_at)"
@@ -150,9 +150,9 @@ def test_a_claim_of_a_few(empty: None, process_id: int) -> None:
 
 
 @pytest.mark.parametrize("jobs", [400, 20_000])
-def test_a_claim_of_groups_reads_no_more_than_its_quotas_from_the_low_water_on(
-    empty: None, process_id: int, jobs: int
-) -> None:
+def test_claim_of_groups_reads_its_quotas(empty: None, process_id: int, jobs: int) -> None:
+    """It reads from the low water on."""
+
     def claim(after: int) -> str:
         groups = "SELECT array_agg(store) AS stores, array_agg(claim_group) AS numbers, count(*)::int AS n FROM"
         return (
@@ -184,7 +184,7 @@ def test_a_claim_of_groups_reads_no_more_than_its_quotas_from_the_low_water_on(
         change("DROP TABLE groups_of_test")
 
 
-def test_no_function_that_takes_arrays_is_compiled(database: None) -> None:
+def test_functions_taking_arrays_are_not_compiled(database: None) -> None:
     """The planner overrates the cost of an array; compiling would take longer than the statement."""
     compiled = own_value(
         "SELECT string_agg(proname, ', ') FROM pg_proc WHERE pronamespace = 'public'::regnamespace"

@@ -86,7 +86,7 @@ def assert_each_key_has_its_probe(plan: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.contrib
-def test_keyed_jobs_look_each_key_up_alone(explained: Explained, mode: str) -> None:
+def test_keyed_jobs_look_up_each_key(explained: Explained, mode: str) -> None:
     stores = [row[0] for row in seen("SELECT id FROM store")]
     statement = statements.load("add_jobs")
     for _ in range(8):  # five plans of their own, then the one that is kept
@@ -106,9 +106,8 @@ def test_keyed_jobs_look_each_key_up_alone(explained: Explained, mode: str) -> N
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.contrib
-def test_a_fan_out_to_many_stores_compares_no_store_with_all_others(
-    explained: Explained, mode: str, again: bool
-) -> None:
+def test_fan_out_looks_up_each_store(explained: Explained, mode: str, again: bool) -> None:
+    """It compares no store with all others."""
     if again:
         change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT %s, id, 'same' FROM store", TASK)
     change("INSERT INTO salon_jobs_fan_out (id, task, digest) VALUES (1, %s, '')", TASK)

@@ -138,7 +138,7 @@ def literal(value: object) -> str:
 
 @pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
 @pytest.mark.parametrize("fresh", [False, True])
-def test_no_statement_of_the_relay_reads_the_whole_table(crowded: str, fresh: bool, plan: str) -> None:
+def test_relay_never_reads_whole_table(crowded: str, fresh: bool, plan: str) -> None:
     if fresh:
         change("ANALYZE salon_jobs_message, salon_jobs_blocked_aggregate")
     # By statistics of an empty table, the primary key looks as good as the index of what is pending, once a partition.
@@ -153,7 +153,7 @@ def test_no_statement_of_the_relay_reads_the_whole_table(crowded: str, fresh: bo
     assert slow == []
 
 
-def test_what_is_read_next_comes_by_its_index_in_order(crowded: str) -> None:
+def test_next_messages_come_in_index_order(crowded: str) -> None:
     change("ANALYZE salon_jobs_message, salon_jobs_blocked_aggregate")
     asked = statements()
     # The relay sends it with its values. Where nearly all of the table is pending, the key serves as well.
@@ -167,7 +167,7 @@ def test_what_is_read_next_comes_by_its_index_in_order(crowded: str) -> None:
     assert "Sort" not in {node["Node Type"] for node in nodes}
 
 
-def test_what_was_sent_is_marked_by_the_primary_key_alone(crowded: str) -> None:
+def test_sent_messages_are_marked_by_primary_key(crowded: str) -> None:
     """The index of message ids has its entries anywhere: each would be a page of its own."""
     change("ANALYZE salon_jobs_message, salon_jobs_blocked_aggregate")
     nodes = explained("mark_published", statements()["mark_published"], plan="force_custom_plan")

@@ -33,7 +33,7 @@ def emptied(explained: Explained) -> Iterator[Explained]:
 
 
 @pytest.mark.contrib
-def test_a_turn_is_found_by_indexes(emptied: Explained) -> None:
+def test_turn_is_found_by_indexes(emptied: Explained) -> None:
     for _ in range(8):  # five plans of their own, then the one that is kept
         emptied.nodes(f"{ADD}; {ADD}; {END.replace('= %(id)s', '> 0')}", {"key": "one"})
     change(FILL, 2 * KEYS)

@@ -55,7 +55,7 @@ def finish_many(*, keep: bool, has_results: bool) -> list[Node]:
 
 @pytest.mark.parametrize("has_results", [False, True])
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, keep: bool, has_results: bool) -> None:
+def test_successes_are_found_by_id(crowded: int, keep: bool, has_results: bool) -> None:
     plan = finish_many(keep=keep, has_results=has_results)
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}, "that by process holds each job it ran since the last vacuum"
@@ -63,7 +63,8 @@ def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, keep: bool, has_
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(crowded: int, keep: bool) -> None:
+def test_leases_of_batch_are_compared_by_hash(crowded: int, keep: bool) -> None:
+    """Also where few rows are expected."""
     change(
         "CREATE TABLE statistics_before AS SELECT reltuples, relpages FROM pg_class WHERE relname = 'salon_jobs_job'"
     )
@@ -86,7 +87,7 @@ def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(
         ("other_leases", {"process_id": 2, "fences": [100 ^ 1]}, "salon_jobs_job_leased"),
     ],
 )
-def test_what_a_process_asks_about_its_jobs_is_found_by_one_index(
+def test_process_finds_its_jobs_by_one_index(
     crowded: int, statement: str, parameters: dict[str, Any], index: str
 ) -> None:
     plan = nodes(statement, parameters)
@@ -94,14 +95,14 @@ def test_what_a_process_asks_about_its_jobs_is_found_by_one_index(
     assert indexes(plan) == {index}
 
 
-def test_one_job_is_read_by_its_number_or_its_public_id(crowded: int) -> None:
+def test_job_is_read_by_either_id(crowded: int) -> None:
     for parameters in ({"id": 7, "public_id": None}, {"id": None, "public_id": uuid4()}):
         plan = nodes("job_record", parameters)
         assert_no_full_scan(plan)
         assert max(map(rows_read, scans(plan, "salon_jobs_job"))) <= 1
 
 
-def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
+def test_claim_walks_index_of_due_jobs(crowded: int) -> None:
     parameters = {
         "process_id": crowded,
         "tasks": registry.task_names(),
@@ -132,14 +133,14 @@ def test_groups_are_listed_by_steps(crowded: int) -> None:
 
 @pytest.mark.parametrize("how", ["retry", "fail", "cancel", "expire", "requeue", "rescue"])
 @pytest.mark.parametrize("ids", [[100], [100, 800]], ids=["one", "several"])
-def test_the_end_of_a_run_finds_its_rows_by_their_ids(crowded: int, how: str, ids: list[int]) -> None:
+def test_end_of_run_finds_rows_by_id(crowded: int, how: str, ids: list[int]) -> None:
     fences = {"ids": ids, "fences": [job_id ^ 1 for job_id in ids], "process_id": 2}
     plan = nodes("end", {**UNUSED_BY_AN_END, **fences, "how": how})
     assert_no_full_scan(plan)
     assert indexes(plan) <= {"salon_jobs_job_pkey", "salon_jobs_job_live_key", "salon_jobs_superseded_pkey"}
 
 
-def test_what_is_known_of_runs_is_found_by_their_ids(crowded: int) -> None:
+def test_statements_about_runs_use_ids(crowded: int) -> None:
     fence = {"id": 100, "process_id": 2, "lease": 1}
     assert_no_full_scan(nodes("begin_once", fence))
     assert_no_full_scan(nodes("begun_once", {"process_id": 2}))
@@ -153,7 +154,7 @@ def test_what_is_known_of_runs_is_found_by_their_ids(crowded: int) -> None:
     assert_no_full_scan(nodes("waiting_twin", {"ids": [10]}))
 
 
-def test_the_progress_of_a_fan_out_is_counted_by_its_index(crowded: int) -> None:
+def test_fan_out_progress_uses_index(crowded: int) -> None:
     change("INSERT INTO salon_jobs_fan_out (task, digest) VALUES ('test-keyed', 'x')")
     plan = nodes("fan_out_progress", {"id": 1})
     change("TRUNCATE salon_jobs_fan_out RESTART IDENTITY")
@@ -161,13 +162,13 @@ def test_the_progress_of_a_fan_out_is_counted_by_its_index(crowded: int) -> None
     assert "salon_jobs_job_fan_out" in indexes(plan)
 
 
-def test_a_look_at_the_front_is_bounded(crowded: int) -> None:
+def test_look_at_front_is_bounded(crowded: int) -> None:
     plan = nodes("queue_front", {"tasks": registry.task_names()})
     assert_no_full_scan(plan)
     assert max(node["Actual Rows"] * node["Actual Loops"] for node in scans(plan)) <= 10_000
 
 
-def test_the_web_role_finds_its_stores_jobs_by_the_index_under_its_policy(crowded: int) -> None:
+def test_web_role_finds_jobs_by_index(crowded: int) -> None:
     with as_store(str(new_store_id())) as cursor:
         cursor.execute("EXPLAIN (FORMAT JSON) SELECT * FROM salon_jobs_job ORDER BY id DESC LIMIT 50")
         text = json.dumps(cursor.fetchone()[0])
@@ -204,7 +205,7 @@ def history(crowded: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("state", "days", "deleted"), [("succeeded", 1, 1000), ("failed", 90, 0), ("cancelled", 7, 0)])
-def test_pruning_reads_what_it_deletes_however_much_is_kept(history: None, state: str, days: int, deleted: int) -> None:
+def test_pruning_reads_what_it_deletes(history: None, state: str, days: int, deleted: int) -> None:
     plan = nodes("prune_jobs", {"state": state, "age": timedelta(days=days)})
     assert_no_full_scan(plan)
     assert "salon_jobs_job_ended" in indexes(plan)
@@ -213,14 +214,15 @@ def test_pruning_reads_what_it_deletes_however_much_is_kept(history: None, state
     assert indexes(plan) == {"salon_jobs_job_ended"}
 
 
-def test_pruning_errors_reads_one_page_of_them(history: None) -> None:
+def test_pruning_errors_reads_one_page(history: None) -> None:
     plan = nodes_of(prune_old("errors", "prune_orphans"), {"after": 10_000, "age": timedelta(days=1)})
     assert_no_full_scan(plan)
     assert max(map(rows_read, scans(plan, "salon_jobs_job_error"))) == 10_000
     assert max(map(rows_read, scans(plan, "salon_jobs_job"))) <= 20_001
 
 
-def test_steps_are_found_by_their_job_and_pruned_by_pages(history: None) -> None:
+def test_steps_are_found_by_job(history: None) -> None:
+    """They are pruned by pages."""
     change(
         "INSERT INTO salon_jobs_job_step (job_id, name, attempt, value, ended, started_at, committed_at)"
         " SELECT job, 'step ' || step, 1, '1', true, now() - interval '9 days', now() - interval '9 days'"
@@ -239,7 +241,7 @@ def test_steps_are_found_by_their_job_and_pruned_by_pages(history: None) -> None
 
 
 @pytest.mark.parametrize(("days", "most"), [(30, 3400), (60, 0)])
-def test_pruning_ticks_reads_the_old_ones_of_one_entry_at_most(history: None, days: int, most: int) -> None:
+def test_pruning_ticks_reads_one_entry(history: None, days: int, most: int) -> None:
     plan = nodes("prune_ticks", {"age": timedelta(days=days)})
     assert "salon_jobs_cron_tick_once" in indexes(plan)
     assert max(map(rows_read, scans(plan, "salon_jobs_cron_tick"))) <= most
@@ -258,7 +260,7 @@ def busy_fortnight(migrated: None) -> Iterator[None]:
     change("TRUNCATE salon_jobs_task_minute")
 
 
-def test_statistics_are_added_read_and_pruned_by_their_key(busy_fortnight: None) -> None:
+def test_statistics_use_primary_key(busy_fortnight: None) -> None:
     for age, read in ((timedelta(days=14), 1000), (timedelta(days=16), 0)):
         plan = nodes_of(prune_old("statistics"), {"age": age})
         assert indexes(plan) == {"salon_jobs_task_minute_pkey"}
@@ -279,7 +281,7 @@ def test_statistics_are_added_read_and_pruned_by_their_key(busy_fortnight: None)
     assert "Seq Scan" not in {node["Node Type"] for node in plan}
 
 
-def test_pruning_fan_outs_reads_those_it_deletes(migrated: None) -> None:
+def test_pruning_fan_outs_reads_what_it_deletes(migrated: None) -> None:
     change(
         "INSERT INTO salon_jobs_fan_out (task, digest, created_at)"
         " SELECT 'test-store', n, now() - n * interval '1 minute' FROM generate_series(1, 60000) AS n"

@@ -40,13 +40,13 @@ def waiting(last_waiting: int) -> Iterator[None]:
     change("DELETE FROM salon_jobs_limit")
 
 
-def test_the_lag_and_the_unknown_tasks_of_every_priority_are_seen(waiting: None) -> None:
+def test_lag_and_unknown_tasks_of_every_priority(waiting: None) -> None:
     front = look_at_queue(using="default")
     assert front.lag_s == pytest.approx(180, abs=30)
     assert (front.unknown_tasks, front.unknown_jobs) == (("never-seen", "unheard-of"), 6)
 
 
-def test_jobs_that_are_not_due_are_skipped_priority_by_priority(waiting: None) -> None:
+def test_later_jobs_are_skipped_by_priority(waiting: None) -> None:
     plan = nodes("queue_front", {"tasks": ["ping"]})
     read = scans(plan)
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) <= 100
@@ -57,7 +57,7 @@ def test_jobs_that_are_not_due_are_skipped_priority_by_priority(waiting: None) -
     assert all("priority = " in condition for condition in conditions)
 
 
-def test_what_waits_behind_the_front_is_counted_up_to_a_bound(waiting: None) -> None:
+def test_rest_is_counted_up_to_a_bound(waiting: None) -> None:
     # Up to some 5,000 failed jobs PostgreSQL may read and sort all of them, since two bitmaps seem as cheap.
     rows = selected(in_state("'running'", task="'ping'", queue="'q' || n %% 3"))
     change(f"INSERT INTO salon_jobs_job {rows} FROM generate_series(1, 15000) AS n")
@@ -71,7 +71,7 @@ def test_what_waits_behind_the_front_is_counted_up_to_a_bound(waiting: None) -> 
     assert counts["default", "scheduled"] == 10_000
 
 
-def test_the_queues_of_due_jobs_are_told_apart(waiting: None) -> None:
+def test_queues_of_due_jobs_are_told_apart(waiting: None) -> None:
     change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('ping', 'mail', now() - interval '9 minutes')")
     front = look_at_queue(using="default")
     assert front.due == {"default": 12, "mail": 1}
@@ -79,7 +79,7 @@ def test_the_queues_of_due_jobs_are_told_apart(waiting: None) -> None:
     assert front.late_s["default"] == pytest.approx(180, abs=30)
 
 
-def test_what_is_paused_is_neither_late_nor_unknown(waiting: None) -> None:
+def test_paused_jobs_are_neither_late_nor_unknown(waiting: None) -> None:
     pause(task="never-seen", using="operator")
     pause(queue="mail", using="operator")
     change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('ping', 'mail', now() - interval '9 minutes')")
@@ -93,7 +93,7 @@ def test_what_is_paused_is_neither_late_nor_unknown(waiting: None) -> None:
     assert depths == {("default", "due"): 9, ("default", "paused"): 3, ("mail", "paused"): 1}
 
 
-def test_jobs_of_a_paused_store_are_not_late(waiting: None) -> None:
+def test_jobs_of_paused_store_are_not_late(waiting: None) -> None:
     store = new_store_id()
     change(
         "INSERT INTO salon_jobs_job (task, store_id, run_at) VALUES ('test-store', %s, now() - interval '1 day')", store
@@ -103,7 +103,7 @@ def test_jobs_of_a_paused_store_are_not_late(waiting: None) -> None:
     assert look_at_queue(using="default").lag_s == pytest.approx(180, abs=30)
 
 
-def test_a_pause_with_a_long_backlog_does_not_hide_that_another_queue_is_late(waiting: None) -> None:
+def test_paused_backlog_hides_no_late_queue(waiting: None) -> None:
     change(
         "INSERT INTO salon_jobs_job (task, queue, priority, run_at)"
         " SELECT 'ping', 'flood', -9, now() - interval '1 day' FROM generate_series(1, 12000)"
@@ -115,7 +115,7 @@ def test_a_pause_with_a_long_backlog_does_not_hide_that_another_queue_is_late(wa
     assert front.late_s.keys() == {"default"}
 
 
-def test_an_empty_queue_has_no_lag(database: None) -> None:
+def test_empty_queue_has_no_lag(database: None) -> None:
     change("TRUNCATE salon_jobs_job CASCADE")
     front = look_at_queue(using="default")
     assert (front.lag_s, front.unknown_tasks) == (0.0, ())

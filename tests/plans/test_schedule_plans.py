@@ -41,7 +41,7 @@ def explained(statement: str, parameters: dict[str, Any]) -> list[dict[str, Any]
 
 
 @pytest.mark.usefixtures("tenants")
-def test_a_look_costs_what_is_due() -> None:
+def test_look_costs_what_is_due() -> None:
     [(now,)] = seen("SELECT now()")
     for node in explained("first_schedules", {"now": None}):
         assert node["Index Name"] == "salon_jobs_schedule_due"
@@ -53,7 +53,7 @@ def test_a_look_costs_what_is_due() -> None:
 
 
 @pytest.mark.usefixtures("tenants")
-def test_moving_schedules_on_finds_each_by_an_index() -> None:
+def test_moving_schedules_uses_indexes() -> None:
     rows = seen("SELECT id, next_at FROM salon_jobs_schedule ORDER BY next_at LIMIT 1000")
     moved = {
         "ids": [id_ for id_, _ in rows],

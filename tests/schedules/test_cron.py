@@ -54,7 +54,8 @@ def test_1800_utc_is_0300_in_tokyo() -> None:
     assert tick.tzinfo is UTC
 
 
-def test_next_is_strictly_after_and_seconds_do_not_count() -> None:
+def test_next_is_strictly_after() -> None:
+    """Seconds do not count."""
     line = CronExpression("*/5 * * * *")
     assert line.next_after(at("2026-01-01T00:05:00Z")) == at("2026-01-01T00:10Z")
     assert line.next_after(at("2026-01-01T00:04:59.999999Z")) == at("2026-01-01T00:05Z")
@@ -84,7 +85,7 @@ def test_between_excludes_its_start_and_includes_its_end() -> None:
         ("15 */2 * * *", ["00:15-0500", "03:00-0400", "04:15-0400"]),
     ],
 )
-def test_a_time_in_the_gap_runs_once_at_its_end(line: str, expected: list[str]) -> None:
+def test_time_in_gap_runs_at_its_end(line: str, expected: list[str]) -> None:
     assert local_times(line, NEW_YORK, "2026-03-08T00:00", "2026-03-08T05:00") == expected
 
 
@@ -107,11 +108,11 @@ def test_a_time_in_the_gap_runs_once_at_its_end(line: str, expected: list[str]) 
         ("0 */1 * * *", ["00:00-0400", "01:00-0400", "01:00-0500", "02:00-0500", "03:00-0500"]),
     ],
 )
-def test_in_the_overlap_fixed_times_run_once_and_wildcard_hours_twice(line: str, expected: list[str]) -> None:
+def test_overlap_repeats_only_wildcard_hours(line: str, expected: list[str]) -> None:
     assert local_times(line, NEW_YORK, "2026-11-01T00:00", "2026-11-01T03:00") == expected
 
 
-def test_a_start_inside_the_overlap_goes_on_from_there() -> None:
+def test_start_inside_overlap() -> None:
     second_0115 = at("2026-11-01T01:15-05:00")
     assert CronExpression("30 1 * * *", NEW_YORK).next_after(second_0115) == at("2026-11-02T01:30-05:00")
     assert CronExpression("30 * * * *", NEW_YORK).next_after(second_0115) == at("2026-11-01T01:30-05:00")
@@ -137,7 +138,7 @@ def test_lord_howe_moves_by_half_an_hour() -> None:
     assert local_times("15 * * * *", LORD_HOWE, *autumn) == ["01:15+1100", "02:15+1030"]
 
 
-def test_a_gap_at_midnight_and_a_day_that_does_not_exist() -> None:
+def test_gap_at_midnight_and_skipped_day() -> None:
     assert local_times("0 0 * * *", "Asia/Beirut", "2026-03-28T12:00", "2026-03-29T12:00") == ["01:00+0300"]
     # Samoa skipped 30 December 2011: its 09:00 runs at the first minute of the 31st.
     apia = CronExpression("0 9 * * *", "Pacific/Apia")
@@ -148,7 +149,7 @@ def test_a_gap_at_midnight_and_a_day_that_does_not_exist() -> None:
     ]
 
 
-def test_a_gap_that_ends_between_minutes_is_left_at_the_next_whole_minute() -> None:
+def test_gap_ending_between_minutes() -> None:
     # Liberia moved from -00:44:30 to UTC at midnight of 7 January 1972.
     monrovia = CronExpression("30 0 7 1 *", "Africa/Monrovia")
     assert monrovia.next_after(at("1972-01-06T00:00Z")) == at("1972-01-07T00:45Z")
@@ -196,7 +197,7 @@ def test_day_fields() -> None:
         (None, "a cron line is a string"),
     ],
 )
-def test_a_malformed_line_is_refused_by_field(line: str, message: str) -> None:
+def test_malformed_line_is_refused_by_field(line: str, message: str) -> None:
     with pytest.raises(CronInvalid, match=re.escape(message)):
         CronExpression(line)
 
@@ -212,12 +213,12 @@ def test_a_malformed_line_is_refused_by_field(line: str, message: str) -> None:
         (None, "a time zone is given by its IANA name"),
     ],
 )
-def test_an_unknown_zone_is_refused(zone: str, message: str) -> None:
+def test_unknown_zone_is_refused(zone: str, message: str) -> None:
     with pytest.raises(CronInvalid, match=re.escape(message)):
         CronExpression("* * * * *", zone)
 
 
-def test_a_naive_datetime_is_refused() -> None:
+def test_naive_datetime_is_refused() -> None:
     naive = at("2026-01-01T00:00Z").replace(tzinfo=None)
     with pytest.raises(ValueError, match="naive"):
         CronExpression("* * * * *").next_after(naive)
@@ -225,7 +226,7 @@ def test_a_naive_datetime_is_refused() -> None:
         list(CronExpression("* * * * *").between(at("2026-01-01T00:00Z"), naive))
 
 
-def test_an_expression_is_a_value() -> None:
+def test_expression_is_a_value() -> None:
     line = CronExpression(" 0   18 * * * ", "Asia/Tokyo")
     assert line == CronExpression("0 18 * * *", "Asia/Tokyo")
     assert len({line, copy.copy(line), pickle.loads(pickle.dumps(line))}) == 1
@@ -286,7 +287,7 @@ def offset(instant: datetime, zone: ZoneInfo) -> timedelta:
     zone=st.sampled_from([*ZONES, "Pacific/Apia"]),
     start=instants() | near_change(),
 )
-def test_firings_are_exactly_those_of_a_minute_by_minute_walk(
+def test_firings_match_minute_by_minute_walk(
     times: tuple[str, str], days: tuple[str, str], zone: str, start: datetime
 ) -> None:
     """Compare with a slow walk over every minute of two days that applies the rules directly."""

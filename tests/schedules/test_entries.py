@@ -47,7 +47,7 @@ def entry(line: str, *, backfill: timedelta = timedelta()) -> CronEntry:
     return CronEntry(name="e", expression=CronExpression(line), task_name="t", backfill=backfill)
 
 
-def test_cron_registers_an_entry_named_after_its_task() -> None:
+def test_entry_is_named_after_its_task() -> None:
     declared = cron("0 18 * * *", SALES, backfill=6 * HOUR)
     assert cron_entries.all() == (declared,)
     assert (declared.name, declared.task_name, declared.backfill) == (SALES.name, SALES.name, 6 * HOUR)
@@ -56,7 +56,7 @@ def test_cron_registers_an_entry_named_after_its_task() -> None:
         declared.name = "other"  # type: ignore[misc]  # that it is refused is the point
 
 
-def test_two_entries_of_one_name_are_refused_until_one_is_named() -> None:
+def test_duplicate_entry_names_are_refused() -> None:
     cron("0 18 * * *", SALES)
     with pytest.raises(CronInvalid, match=r"two cron entries named 'aggregate-daily-sales'.*name="):
         cron("0 6 * * *", SALES)
@@ -73,7 +73,7 @@ def test_two_entries_of_one_name_are_refused_until_one_is_named() -> None:
         (tasks.keyed_system, {}, "missing a required argument: 'note'"),
     ],
 )
-def test_a_constant_payload_is_checked_when_it_is_declared(target: Any, payload: Any, message: str) -> None:
+def test_constant_payload_is_checked_when_declared(target: Any, payload: Any, message: str) -> None:
     expected = f"the payload of cron entry 'nightly' does not fit: task {target.name!r}: {message}"
     with pytest.raises(CronInvalid, match=re.escape(expected)):
         cron("0 18 * * *", target, payload=payload, name="nightly")
@@ -85,13 +85,13 @@ def plain_function() -> None: ...
 
 
 @pytest.mark.parametrize("target", ["ping", None, plain_function, FakeTask, FakeTask("a", cast("bool", None)), 5])
-def test_an_object_that_is_no_task_is_refused_by_name(target: Any) -> None:
+def test_non_tasks_are_refused(target: Any) -> None:
     with pytest.raises(CronInvalid, match=r"is not a task; declare it with @task"):
         cron("0 18 * * *", target)
     assert cron_entries.all() == ()
 
 
-def test_a_payload_is_built_from_the_tick_or_copied_each_time() -> None:
+def test_payload_is_built_or_copied_each_time() -> None:
     declared = cron("0 18 * * *", SALES, payload=lambda tick: {"target_date": (tick + 9 * HOUR).date() - DAY})
     tick = declared.expression.next_after(datetime(2026, 5, 5, tzinfo=UTC))
     assert declared.payload_at(tick) == {"target_date": datetime(2026, 5, 5, tzinfo=UTC).date()}
@@ -121,7 +121,7 @@ def test_a_payload_is_built_from_the_tick_or_copied_each_time() -> None:
         ({"name": 5}, "the name of a cron entry"),
     ],
 )
-def test_a_wrong_option_is_refused_and_registers_nothing(options: dict[str, Any], message: str) -> None:
+def test_wrong_option_registers_nothing(options: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"line": "0 18 * * *", "target": SALES, **options}
     with pytest.raises(CronInvalid, match=message) as caught:
         cron(**arguments)
@@ -129,14 +129,15 @@ def test_a_wrong_option_is_refused_and_registers_nothing(options: dict[str, Any]
     assert cron_entries.all() == ()
 
 
-def test_due_ticks_are_those_after_the_last_up_to_now() -> None:
+def test_due_ticks_follow_the_last_one() -> None:
     due = due_ticks(entry("* * * * *"), NOW - 3 * MINUTE, NOW)
     assert due.ticks == (NOW - 2 * MINUTE, NOW - MINUTE, NOW)
     assert (due.missed, due.after) == (0, NOW - 3 * MINUTE)
     assert due_ticks(entry("* * * * *"), NOW, NOW + timedelta(seconds=59)).ticks == ()
 
 
-def test_without_backfill_a_short_pause_loses_nothing_and_a_long_one_is_counted() -> None:
+def test_grace_without_backfill() -> None:
+    """A short pause loses nothing, and what a long one misses is counted."""
     daily = entry("55 11 * * *")
     tick = NOW - GRACE
     assert due_ticks(daily, NOW - DAY, NOW).ticks == (tick,)
@@ -147,14 +148,14 @@ def test_without_backfill_a_short_pause_loses_nothing_and_a_long_one_is_counted(
     assert NOW - GRACE - MINUTE < minutely.after < NOW - GRACE, "what is missed can be given up before the rest fires"
 
 
-def test_backfill_widens_the_window_and_a_smaller_one_than_the_grace_does_not_narrow_it() -> None:
+def test_backfill_only_widens_the_window() -> None:
     due = due_ticks(entry("0 * * * *", backfill=6 * HOUR), NOW - DAY, NOW)
     assert due.ticks == tuple(NOW - hours * HOUR for hours in range(6, -1, -1))
     assert due.missed == 17
     assert due_ticks(entry("56 11 * * *", backfill=MINUTE), NOW - HOUR, NOW).ticks == (NOW - 4 * MINUTE,)
 
 
-def test_a_clock_that_went_back_gives_nothing_and_keeps_the_mark() -> None:
+def test_clock_going_back_gives_nothing() -> None:
     due = due_ticks(entry("* * * * *"), NOW, NOW - HOUR)
     assert (due.ticks, due.missed, due.after) == ((), 0, NOW)
     with pytest.raises(ValueError, match="naive"):
@@ -162,7 +163,7 @@ def test_a_clock_that_went_back_gives_nothing_and_keeps_the_mark() -> None:
 
 
 @pytest.mark.parametrize("backfill", [timedelta(), timedelta.max])
-def test_of_a_year_of_missed_minutes_some_are_fired_at_once(backfill: timedelta) -> None:
+def test_ticks_fired_at_once_are_bounded(backfill: timedelta) -> None:
     due = due_ticks(entry("* * * * *", backfill=backfill), NOW - 365 * DAY, NOW)
     assert len(due.ticks) <= TICKS_AT_ONCE
     assert due.missed <= TICKS_AT_ONCE
@@ -171,7 +172,7 @@ def test_of_a_year_of_missed_minutes_some_are_fired_at_once(backfill: timedelta)
 
 @settings(max_examples=30, deadline=None)
 @given(pause=st.timedeltas(timedelta(), 3 * DAY), backfill=st.timedeltas(timedelta(), 2 * DAY), limit=st.integers(1, 9))
-def test_going_on_after_the_last_tick_lists_every_tick_once(pause: timedelta, backfill: timedelta, limit: int) -> None:
+def test_every_tick_is_listed_once(pause: timedelta, backfill: timedelta, limit: int) -> None:
     each = entry("7,30 */3 * * *", backfill=backfill)
     after = NOW - pause
     expected = list(each.expression.between(after, NOW))

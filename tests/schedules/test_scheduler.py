@@ -47,7 +47,7 @@ def _known_for(age: timedelta) -> datetime:
     return now  # type: ignore[no-any-return]
 
 
-def test_a_tick_fires_once_for_two_schedulers_at_the_same_moment(crontab: None) -> None:
+def test_tick_fires_once_for_two_schedulers(crontab: None) -> None:
     cron("* * * * *", tasks.system, payload=lambda tick: {"note": tick.isoformat()})
     _known_for(timedelta(minutes=3))
     together = threading.Barrier(2)
@@ -65,7 +65,7 @@ def test_a_tick_fires_once_for_two_schedulers_at_the_same_moment(crontab: None) 
     assert jobs == [(tick.isoformat(), tick) for tick in ticks]
 
 
-def test_a_paused_entry_fires_nothing_and_owes_nothing_after_it_is_resumed(crontab: None) -> None:
+def test_paused_entry_owes_nothing(crontab: None) -> None:
     cron("* * * * *", tasks.system, name="a", backfill=timedelta(hours=6))
     cron("* * * * *", tasks.system, name="b")
     _known_for(timedelta(minutes=3))
@@ -95,7 +95,7 @@ def _later(minutes: int) -> None:
     change("UPDATE salon_jobs_cron_entry SET last_tick_at = last_tick_at - make_interval(mins => %s)", minutes)
 
 
-def test_two_schedulers_follow_an_overridden_line_and_the_way_back_without_a_restart(crontab: None) -> None:
+def test_schedulers_follow_overridden_line(crontab: None) -> None:
     cron(RARELY, tasks.system, name="a", backfill=timedelta(hours=6))
     known = _known_for(timedelta(hours=3))
     schedulers = [Scheduler(using="default"), Scheduler(using="default")]
@@ -133,7 +133,7 @@ def test_two_schedulers_follow_an_overridden_line_and_the_way_back_without_a_res
 
 
 @pytest.mark.parametrize("meanwhile", [partial(override_cron_entries, line=RARELY), pause_cron_entries])
-def test_a_tick_does_not_fire_that_was_read_before_its_entry_was_changed(crontab: None, meanwhile: Any) -> None:
+def test_change_after_read_stops_tick(crontab: None, meanwhile: Any) -> None:
     def payload(tick: datetime) -> dict[str, Any]:
         # The scheduler has read the entry, and found the tick due.
         with ThreadPoolExecutor(1) as pool:
@@ -147,7 +147,7 @@ def test_a_tick_does_not_fire_that_was_read_before_its_entry_was_changed(crontab
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
-def test_a_tick_waits_for_a_change_that_has_yet_to_commit(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_tick_waits_for_uncommitted_change(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
     cron("* * * * *", tasks.system, name="a")
     _known_for(timedelta(minutes=3))
     with psycopg.connect(url_for("jobs_operator")) as operator:
@@ -158,7 +158,7 @@ def test_a_tick_waits_for_a_change_that_has_yet_to_commit(crontab: None, caplog:
     assert _fired() == []
 
 
-def test_a_change_waits_for_a_tick_that_is_firing_and_it_fires_once(crontab: None) -> None:
+def test_change_waits_for_firing_tick(crontab: None) -> None:
     entry = cron("* * * * *", tasks.system, name="a")
     now = _known_for(timedelta(minutes=3))
     job = job_of(entry, now)
@@ -177,7 +177,7 @@ def test_a_change_waits_for_a_tick_that_is_firing_and_it_fires_once(crontab: Non
     assert len(_fired()) <= 2, "a minute may have turned meanwhile"
 
 
-def test_a_deployment_that_changes_the_line_keeps_the_override(crontab: None) -> None:
+def test_deployment_keeps_override(crontab: None) -> None:
     cron(RARELY, tasks.system, name="a")
     _known_for(timedelta(hours=3))
     override_cron_entries(["a"], "*/5 * * * *", by="ann")
@@ -196,7 +196,7 @@ def test_a_deployment_that_changes_the_line_keeps_the_override(crontab: None) ->
     assert Scheduler(using="default").run_at(at + timedelta(minutes=4)) in (0, 1)
 
 
-def test_a_line_that_is_none_stops_no_other_entry(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_line_stops_no_other_entry(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
     cron("* * * * *", tasks.system, name="a")
     cron("* * * * *", tasks.system, name="b")
     _known_for(timedelta(minutes=3))
@@ -219,7 +219,7 @@ def test_a_line_that_is_none_stops_no_other_entry(crontab: None, caplog: pytest.
         ("0 3 * * *", "x" * 256, OptionInvalid, "by"),
     ],
 )
-def test_an_override_is_checked(crontab: None, line: str, by: str, error: type[Exception], message: str) -> None:
+def test_override_is_checked(crontab: None, line: str, by: str, error: type[Exception], message: str) -> None:
     cron("* * * * *", tasks.system, name="a")
     _known_for(timedelta(minutes=3))
     with pytest.raises(error, match=message):
@@ -227,13 +227,13 @@ def test_an_override_is_checked(crontab: None, line: str, by: str, error: type[E
     assert seen("SELECT line FROM salon_jobs_cron_entry") == [("",)]
 
 
-def test_an_entry_owes_no_tick_from_before_it_was_known(crontab: None) -> None:
+def test_new_entry_owes_no_ticks(crontab: None) -> None:
     cron("* * * * *", tasks.system, backfill=timedelta(hours=6))
     Scheduler(using="default").poll()
     assert _fired() == []
 
 
-def test_backfill_reaches_as_far_as_the_entry_says(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_backfill_reaches_as_declared(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
     cron("*/10 * * * *", tasks.system, backfill=timedelta(hours=1), name="hour")
     cron("*/10 * * * *", tasks.system, name="none")
     known_since = _known_for(timedelta(hours=3)) - timedelta(hours=3)
@@ -251,7 +251,7 @@ def test_backfill_reaches_as_far_as_the_entry_says(crontab: None, caplog: pytest
     assert dict(seen("SELECT entry, count(*) FROM salon_jobs_cron_tick GROUP BY 1"))["hour"] in (counts["hour"], 7)
 
 
-def test_a_clock_that_steps_back_fires_nothing_again(crontab: None) -> None:
+def test_clock_stepping_back_fires_nothing_again(crontab: None) -> None:
     cron("* * * * *", tasks.system)
     _known_for(timedelta(minutes=3))
     Scheduler(using="default").poll()
@@ -262,7 +262,8 @@ def test_a_clock_that_steps_back_fires_nothing_again(crontab: None) -> None:
     assert len(_fired()) - len(before) <= 1, "a minute may have turned meanwhile"
 
 
-def test_an_entry_whose_row_a_failover_lost_is_known_again_and_its_lost_tick_fires(crontab: None) -> None:
+def test_lost_rows_are_registered_again(crontab: None) -> None:
+    """After a failover; the lost tick fires."""
     cron("* * * * *", tasks.system, name="a")
     cron("* * * * *", tasks.system, name="b")
     _known_for(timedelta(minutes=3))
@@ -278,9 +279,8 @@ def test_an_entry_whose_row_a_failover_lost_is_known_again_and_its_lost_tick_fir
     assert set(before) <= set(_fired())
 
 
-def test_a_payload_that_can_not_be_made_stops_no_other_entry_and_is_tried_again(
-    crontab: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failing_payload_is_retried(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
+    """It stops no other entry."""
     works = False
 
     def payload(tick: datetime) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def _lose_the_database(tick: datetime) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("payload", "error"), [(_query_nonsense, "nonsense"), (_lose_the_database, "the ledger's database")]
 )
-def test_a_payload_whose_database_fails_stops_no_other_entry(
+def test_payload_query_error_stops_no_other_entry(
     crontab: None, caplog: pytest.LogCaptureFixture, payload: Any, error: str
 ) -> None:
     cron("* * * * *", tasks.system, payload=payload, name="a-broken")
@@ -331,9 +331,7 @@ def test_a_payload_whose_database_fails_stops_no_other_entry(
     assert error in str(complaint.exc_info)
 
 
-def test_a_key_that_an_open_transaction_holds_delays_only_its_own_entry(
-    crontab: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_held_key_delays_only_its_entry(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
     cron("* * * * *", tasks.keyed_system, payload={"note": "held"}, name="a-held")
     cron("* * * * *", tasks.system, name="b-free")
     _known_for(timedelta(minutes=1))
@@ -358,9 +356,7 @@ def test_a_key_that_an_open_transaction_holds_delays_only_its_own_entry(
     assert of(shown(scheduler.samples()), "cron_ticks_total", entry="a-held", outcome="failed") == 0
 
 
-def test_missed_ticks_are_reported_once_while_the_first_due_one_fails(
-    crontab: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missed_ticks_are_reported_once(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
     works = False
 
     def payload(tick: datetime) -> dict[str, Any]:
@@ -381,7 +377,8 @@ def test_missed_ticks_are_reported_once_while_the_first_due_one_fails(
     assert len(_fired()) in (5, 6), "the late ones that are not too late"
 
 
-def test_one_given_instant_fires_its_entries_once_and_leaves_the_clock_alone(crontab: None) -> None:
+def test_given_instant_fires_once(crontab: None) -> None:
+    """It leaves the clock alone."""
     cron("0 18 * * *", tasks.system, name="nightly")
     cron("*/5 * * * *", tasks.system, name="often")
     cron("1 18 * * *", tasks.system, name="other")
@@ -392,7 +389,7 @@ def test_one_given_instant_fires_its_entries_once_and_leaves_the_clock_alone(cro
     assert Scheduler(using="default").run_at(TICK + timedelta(seconds=1)) == 0
 
 
-def test_the_job_and_its_tick_are_one_transaction(crontab: None) -> None:
+def test_job_and_tick_are_one_transaction(crontab: None) -> None:
     entry = cron("0 18 * * *", tasks.system, name="nightly")
 
     def refuse() -> Any:
@@ -403,7 +400,8 @@ def test_the_job_and_its_tick_are_one_transaction(crontab: None) -> None:
     assert _fired() == []
 
 
-def test_gwt_07_the_command_fires_three_in_the_morning_in_japan_once(database: None) -> None:
+def test_command_fires_given_instant_once(database: None) -> None:
+    """Three in the morning in Japan."""
     done = manage("runscheduler", "--burst", "--at", "2026-05-06T03:00:00+09:00")
     assert done.returncode == 0, done.stderr
     assert "2 entries fired" in done.stderr
@@ -428,7 +426,7 @@ def test_bad_arguments_say_what_is_expected(arguments: tuple[str, ...], expected
         call_command("runscheduler", *arguments)
 
 
-def test_a_scheduler_measures_how_late_it_was_and_what_became_of_ticks(crontab: None) -> None:
+def test_scheduler_measures_lateness_and_outcomes(crontab: None) -> None:
     fails = [True]
 
     def payload(tick: datetime) -> dict[str, Any]:

@@ -72,14 +72,14 @@ def history(key: str = "k") -> list[tuple[Any, ...]]:
 # Declared
 
 
-def test_a_schedule_is_of_the_callers_transaction() -> None:
+def test_schedule_is_part_of_callers_transaction() -> None:
     with transaction.atomic():
         schedule(call(), "0 9 * * 1", key="k")
         transaction.set_rollback(True)
     assert seen("SELECT count(*) FROM salon_jobs_schedule") == [(0,)]
 
 
-def test_the_same_key_again_changes_the_schedule_and_says_so() -> None:
+def test_same_key_changes_schedule() -> None:
     first = schedule(call("a"), "0 9 * * 1", key="k", timezone="Asia/Tokyo")
     assert first.action == "created"
     assert first.next_at.astimezone(ZoneInfo("Asia/Tokyo")).strftime("%a %H:%M") == "Mon 09:00"
@@ -91,7 +91,7 @@ def test_the_same_key_again_changes_the_schedule_and_says_so() -> None:
     assert (line, every, payload) == ("", MINUTE, "b")
 
 
-def test_a_schedule_that_is_due_as_before_keeps_its_tick_and_its_pause() -> None:
+def test_unchanged_timing_keeps_tick_and_pause() -> None:
     schedule(call("a"), every=HOUR, key="k")
     due_at = tick_of()
     pause_schedules("k", by="ann")
@@ -115,7 +115,7 @@ def test_a_schedule_that_is_due_as_before_keeps_its_tick_and_its_pause() -> None
         ({"every": DAY, "overlap": 1}, OptionInvalid, "overlap must be"),
     ],
 )
-def test_a_mistake_is_refused_with_its_remedy(wrong: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_mistakes_are_refused(wrong: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         schedule(call(), **{"key": "k", **wrong})
     with pytest.raises(PayloadInvalid, match="call of a task"):
@@ -125,7 +125,7 @@ def test_a_mistake_is_refused_with_its_remedy(wrong: dict[str, Any], error: type
 # Fired
 
 
-def test_a_tick_fires_once_and_its_job_knows_it(process_id: int, hooks: Hooks) -> None:
+def test_job_knows_its_tick(process_id: int, hooks: Hooks) -> None:
     seen_ticks: list[Any] = []
     hooks.system = lambda note: seen_ticks.append((note, current_job().tick))
     schedule(call("hello"), "0 9 * * *", key="k")
@@ -141,7 +141,7 @@ def test_a_tick_fires_once_and_its_job_knows_it(process_id: int, hooks: Hooks) -
     assert history() == [(tick, "succeeded")]
 
 
-def test_two_schedulers_at_once_fire_each_tick_once() -> None:
+def test_concurrent_schedulers_fire_each_tick_once() -> None:
     for number in range(2500):
         schedule(call(str(number)), every=HOUR, key=str(number))
     now = max(tick_of("2499"), tick_of("0"))
@@ -177,7 +177,8 @@ StoredSchedules(using="default").poll()
 """
 
 
-def test_a_scheduler_killed_between_enqueue_and_commit_leaves_the_tick_to_the_next() -> None:
+def test_scheduler_killed_before_commit() -> None:
+    """The next one fires the tick."""
     schedule(call(), every=HOUR, key="k", catch_up=DAY)
     change("UPDATE salon_jobs_schedule SET anchor_at = anchor_at - %s, owed_from = owed_from - %s", 90 * MINUTE, DAY)
     change("UPDATE salon_jobs_schedule SET next_at = anchor_at + %s", HOUR)
@@ -191,7 +192,7 @@ def test_a_scheduler_killed_between_enqueue_and_commit_leaves_the_tick_to_the_ne
     assert jobs() == [(tick,)]
 
 
-def test_every_so_often_does_not_drift_however_late_it_fires() -> None:
+def test_late_ticks_do_not_drift() -> None:
     schedule(call(), every=timedelta(seconds=10), key="k")
     tick = tick_of()
     fire(tick + timedelta(seconds=3))
@@ -200,14 +201,14 @@ def test_every_so_often_does_not_drift_however_late_it_fires() -> None:
     assert tick_of() == tick + timedelta(seconds=20)
 
 
-def test_days_are_those_of_the_time_zone() -> None:
+def test_days_are_those_of_time_zone() -> None:
     before = datetime(2026, 10, 24, 12, tzinfo=UTC)
     ticks = [next_tick("30 2 * * *", "Europe/Berlin", None, before, before)]
     ticks.append(next_tick("30 2 * * *", "Europe/Berlin", None, before, ticks[0]))
     assert ticks == [datetime(2026, 10, 25, 0, 30, tzinfo=UTC), datetime(2026, 10, 26, 1, 30, tzinfo=UTC)]
 
 
-def test_ticks_within_the_catch_up_fire_and_older_ones_are_missed(caplog: pytest.LogCaptureFixture) -> None:
+def test_ticks_before_catch_up_are_missed(caplog: pytest.LogCaptureFixture) -> None:
     schedule(call(), every=HOUR, key="k", catch_up=3 * HOUR)
     tick = tick_of()
     fire(tick + 10 * HOUR)
@@ -218,15 +219,13 @@ def test_ticks_within_the_catch_up_fire_and_older_ones_are_missed(caplog: pytest
 
 
 @pytest.mark.parametrize(("timing", "fired"), [({"every": HOUR}, 1), ({"line": "* * * * *"}, 5)])
-def test_by_default_the_last_one_of_every_and_five_minutes_of_a_line_are_caught_up(
-    timing: dict[str, Any], fired: int
-) -> None:
+def test_default_catch_up(timing: dict[str, Any], fired: int) -> None:
     schedule(call(), key="k", **timing)
     fire(tick_of() + DAY)
     assert len(jobs()) == fired
 
 
-def test_jitter_delays_a_schedules_jobs_always_by_the_same() -> None:
+def test_jitter_of_schedule_stays() -> None:
     for key in "abc":
         schedule(call(), "0 9 * * *", key=key, jitter=HOUR)
     tick = tick_of("a")
@@ -238,7 +237,7 @@ def test_jitter_delays_a_schedules_jobs_always_by_the_same() -> None:
     assert all(timedelta(0) <= delay < HOUR for delay in delays)
 
 
-def test_without_overlap_a_tick_is_skipped_while_the_last_job_is_not_done(process_id: int) -> None:
+def test_unfinished_job_prevents_overlap(process_id: int) -> None:
     schedule(call(), every=HOUR, key="k", overlap=False)
     tick = tick_of()
     for hours in range(2):
@@ -250,7 +249,9 @@ def test_without_overlap_a_tick_is_skipped_while_the_last_job_is_not_done(proces
     assert jobs() == [(tick + 2 * HOUR,)]
 
 
-def test_a_failed_run_stays_failed_in_the_history_after_its_job_is_pruned(process_id: int, hooks: Hooks) -> None:
+def test_failed_run_stays_in_history(process_id: int, hooks: Hooks) -> None:
+    """Also once its job is pruned."""
+
     def fail(note: str) -> None:
         raise ZeroDivisionError
 
@@ -267,7 +268,7 @@ def test_a_failed_run_stays_failed_in_the_history_after_its_job_is_pruned(proces
     assert history() == [(tick, "failed: attempts_exhausted")]
 
 
-def test_the_history_is_bounded() -> None:
+def test_history_is_bounded() -> None:
     schedule(call(), every=HOUR, key="k", catch_up=200 * HOUR)
     schedule(call(), every=DAY, key="other")
     fire(tick_of() + 149 * HOUR)
@@ -277,7 +278,7 @@ def test_the_history_is_bounded() -> None:
     assert len(history("other")) == 2, "of the others, nothing goes"
 
 
-def test_a_held_key_delays_only_its_own_schedule(caplog: pytest.LogCaptureFixture) -> None:
+def test_held_key_delays_only_its_schedule(caplog: pytest.LogCaptureFixture) -> None:
     for note in ("held", "free"):
         schedule(tasks.keyed_system.call(note=note), every=HOUR, key=note)
     now = max(tick_of("held"), tick_of("free"))
@@ -292,7 +293,7 @@ def test_a_held_key_delays_only_its_own_schedule(caplog: pytest.LogCaptureFixtur
     assert len(event_fields(caplog, "schedules_held_up")) == 1
 
 
-def test_a_schedule_that_an_open_transaction_changes_is_left_until_its_commit() -> None:
+def test_locked_schedule_waits_for_commit() -> None:
     for key in "ab":
         schedule(call(key), every=HOUR, key=key)
     now = max(tick_of("a"), tick_of("b"))
@@ -305,7 +306,8 @@ def test_a_schedule_that_an_open_transaction_changes_is_left_until_its_commit() 
     assert seen("SELECT payload ->> 'note' FROM salon_jobs_job ORDER BY id") == [("b",), ("new",)]
 
 
-def test_an_unknown_task_is_left_to_others_for_five_minutes_and_then_fails(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_task_fails_after_five_minutes(caplog: pytest.LogCaptureFixture) -> None:
+    """Until then it is left to others."""
     schedule(call(), every=HOUR, key="k")
     change("UPDATE salon_jobs_schedule SET task = 'gone'")
     tick = tick_of()
@@ -318,7 +320,7 @@ def test_an_unknown_task_is_left_to_others_for_five_minutes_and_then_fails(caplo
     assert [fields["key"] for fields in event_fields(caplog, "schedule_failed")] == ["k"]
 
 
-def test_a_row_that_makes_no_sense_stops_no_other() -> None:
+def test_nonsensical_row_stops_no_other() -> None:
     for key in "ab":
         schedule(call(), "0 9 * * *", key=key)
     change("UPDATE salon_jobs_schedule SET timezone = 'Mars/Olympus' WHERE key = 'a'")
@@ -328,14 +330,14 @@ def test_a_row_that_makes_no_sense_stops_no_other() -> None:
     assert history("a")[0][1].startswith("failed: CronInvalid")
 
 
-def test_keys_and_options_are_those_that_the_task_declares_now() -> None:
+def test_keys_and_options_are_declared_ones() -> None:
     schedule(tasks.keyed_system.call(note="n"), every=HOUR, key="k", catch_up=DAY)
     fire(tick_of() + 2 * HOUR)
     assert seen("SELECT job_key, count(*) FROM salon_jobs_job GROUP BY 1") == [("k:n", 1)]
     assert len(history()) == 3
 
 
-def test_the_scheduler_notices_an_edit_at_once_and_says_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
+def test_edit_is_noticed_at_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "salon_jobs")
     scheduler = Scheduler(using="default")
     schedule(call("a"), every=DAY, key="k")
@@ -354,7 +356,7 @@ def test_the_scheduler_notices_an_edit_at_once_and_says_what_it_did(caplog: pyte
 # Paused, resumed, deleted, run now
 
 
-def test_a_paused_schedule_fires_nothing_and_owes_nothing_after_it_is_resumed() -> None:
+def test_paused_schedule_owes_nothing() -> None:
     handle = schedule(call(), every=HOUR, key="k", catch_up=DAY)
     tick = tick_of()
     assert pause_schedules(handle) == [ActionResult(handle.id, True)]
@@ -372,7 +374,7 @@ def test_a_paused_schedule_fires_nothing_and_owes_nothing_after_it_is_resumed() 
     assert tick_of() == tick
 
 
-def test_deleting_a_schedule_deletes_its_history_and_leaves_its_jobs() -> None:
+def test_deleted_schedule_leaves_its_jobs() -> None:
     for key in "ab":
         schedule(call(), every=HOUR, key=key)
     fire(max(tick_of("a"), tick_of("b")))
@@ -381,7 +383,7 @@ def test_deleting_a_schedule_deletes_its_history_and_leaves_its_jobs() -> None:
     assert schedule(call(), every=HOUR, key="a").action == "created"
 
 
-def test_a_run_by_hand_is_in_the_history_and_moves_no_tick(process_id: int) -> None:
+def test_run_by_hand_moves_no_tick(process_id: int) -> None:
     schedule(call("now"), every=HOUR, key="k")
     tick = tick_of()
     pause_schedules("k")
@@ -395,7 +397,7 @@ def test_a_run_by_hand_is_in_the_history_and_moves_no_tick(process_id: int) -> N
 
 
 @pytest.mark.parametrize("wrong", [True, -1, None, "", [1.5]])
-def test_what_is_no_schedule_is_refused(wrong: Any) -> None:
+def test_non_schedules_are_refused(wrong: Any) -> None:
     with pytest.raises(OptionInvalid):
         pause_schedules(wrong)
 
@@ -411,7 +413,7 @@ def as_web() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("as_web")
-def test_the_web_schedules_for_its_store_and_sees_and_changes_no_other(stores: list[UUID]) -> None:
+def test_web_role_schedules_for_its_store(stores: list[UUID]) -> None:
     own, other, _ = stores
     with tenant_context(own, using="web"):
         mine = schedule(tasks.in_store.call(store_id=own, number=1), every=HOUR, key="k")
@@ -436,7 +438,8 @@ def test_the_web_schedules_for_its_store_and_sees_and_changes_no_other(stores: l
 
 
 @pytest.mark.usefixtures("as_web")
-def test_the_web_schedules_system_tasks_and_changes_them_outside_of_stores(stores: list[UUID]) -> None:
+def test_web_role_schedules_system_tasks(stores: list[UUID]) -> None:
+    """It changes them outside of stores."""
     with tenant_context(stores[0], using="web"):
         handle = schedule(call("system"), every=HOUR, key="k")
         assert [result.changed for result in pause_schedules(["k", handle])] == [False, False]
@@ -445,9 +448,8 @@ def test_the_web_schedules_system_tasks_and_changes_them_outside_of_stores(store
     assert seen("SELECT store_id, payload ->> 'note' FROM salon_jobs_job") == [(None, "system")]
 
 
-def test_jobs_of_every_store_are_added_in_one_batch_but_none_of_a_paused_store(
-    stores: list[UUID], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_batch_for_all_stores(stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paused store gets no job."""
     for store in stores:
         with tenant_context(store):
             schedule(tasks.in_store.call(store_id=store, number=1), every=HOUR, key="k")
@@ -472,7 +474,7 @@ def test_jobs_of_every_store_are_added_in_one_batch_but_none_of_a_paused_store(
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE store_id = %s", stores[2]) == [(1,)]
 
 
-def test_a_coroutine_adds_a_schedule() -> None:
+def test_coroutine_adds_schedule() -> None:
     handle = async_to_sync(aschedule)(call("x"), "0 9 * * 1", timezone="Asia/Tokyo", key="k")
     assert (handle.action, handle.next_at) == ("created", tick_of())
 
