@@ -203,8 +203,8 @@ def test_held_key_holds_up_no_end(process_id: int, monkeypatch: pytest.MonkeyPat
     maintenance = Maintenance(using="default")
     with psycopg.connect(url_for(None)) as holder:
         holder.execute(
-            "INSERT INTO salon_jobs_job (task, job_key, payload) SELECT task, 'k:done', payload FROM salon_jobs_follow_up"
-            " WHERE options ? 'job_key'"
+            "INSERT INTO salon_jobs_job (task, job_key, payload)"
+            " SELECT task, 'k:done', payload FROM salon_jobs_follow_up WHERE options ? 'job_key'"
         )
         for job_id in (held, other.id):
             Job.objects.filter(pk=job_id).delete()
