@@ -17,7 +17,6 @@ from project.salon.models import Customer
 from salon_jobs import cron, tenant_context
 from salon_jobs.control import run_again
 from salon_jobs.core.errors import CronInvalid, PayloadInvalid, TaskInvalid
-from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.schedules.scheduler import Scheduler, run_cron_entry
 from salon_jobs.testing import assert_enqueued, drain_jobs, perform_job
 from tests.backend import calls
@@ -51,12 +50,6 @@ with override_settings(TASKS={"default": {"BACKEND": f"{PACKAGE}.backends.dummy.
     @task
     def elsewhere() -> None:
         """Belong to another backend."""
-
-
-@pytest.fixture
-def own_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the test an empty crontab."""
-    monkeypatch.setattr(cron_entries, "_by_name", {})
 
 
 @pytest.mark.usefixtures("database", "own_entries")

@@ -6,8 +6,7 @@ import asyncio
 import copy
 import json
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from uuid import UUID
@@ -23,12 +22,14 @@ from django.test.utils import CaptureQueriesContext
 
 from salon_jobs import Backoff
 from salon_jobs.backend import SalonJobsBackend
+from salon_jobs.backend import task as own_task
 from salon_jobs.backend.framework import InvalidTask, TaskResult, TaskResultStatus
 from salon_jobs.core.units import LATEST
 from salon_jobs.testing import drain_jobs
 from tests.backend import calls
 from tests.backend.aliases import BACKEND, TASKS
 from tests.backend.django_tasks_api import LOGGER, PACKAGE, default_task_backend, task, task_backends, task_enqueued
+from tests.backend.scene import received
 from tests.support import seen
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -41,21 +42,6 @@ def rows() -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in seen(f"SELECT {columns} FROM salon_jobs_job ORDER BY id")]
 
 
-@contextmanager
-def received(signal: Any) -> Iterator[list[tuple[Any, Any]]]:
-    """Collect sender and result of a signal."""
-    sent: list[tuple[Any, Any]] = []
-
-    def receive(sender: Any, task_result: Any, **_: Any) -> None:
-        sent.append((sender, task_result))
-
-    signal.connect(receive)
-    try:
-        yield sent
-    finally:
-        signal.disconnect(receive)
-
-
 def test_backend_supports_everything() -> None:
     backend = task_backends["default"]
     assert type(backend) is SalonJobsBackend
@@ -64,29 +50,25 @@ def test_backend_supports_everything() -> None:
 
 
 def test_enqueue_returns_logs_and_signals_result(caplog: pytest.LogCaptureFixture) -> None:
-    before = datetime.now(UTC)
     with received(task_enqueued) as sent, caplog.at_level("DEBUG", LOGGER):
         result = default_task_backend.enqueue(calls.add, (2,), {"right": 3})
     assert sent == [(SalonJobsBackend, result)]
     logged = f"Task id={result.id} path=tests.backend.calls.add enqueued backend=default"
     assert (LOGGER, 10, logged) in caplog.record_tuples
-    assert result.task is calls.add
-    assert (str(UUID(result.id)), UUID(result.id).version) == (result.id, 4)
-    assert result.status == TaskResultStatus.READY
-    assert result.enqueued_at is not None
-    assert before - timedelta(seconds=5) < result.enqueued_at < datetime.now(UTC) + timedelta(seconds=5)
-    assert (result.started_at, result.last_attempted_at, result.finished_at) == (None, None, None)
-    assert (result.args, result.kwargs) == ([2], {"right": 3})
-    assert (result.backend, result.errors, result.worker_ids, result.attempts) == ("default", [], [], 0)
-    assert not result.is_finished
     assert isinstance(result, TaskResult)
+    assert (result.task, result.status, result.is_finished) == (calls.add, TaskResultStatus.READY, False)
+    assert (str(UUID(result.id)), UUID(result.id).version) == (result.id, 4)
+    assert seen("SELECT created_at FROM salon_jobs_job") == [(result.enqueued_at,)]
+    assert (result.started_at, result.last_attempted_at, result.finished_at) == (None, None, None)
+    assert (result.args, result.kwargs, result.backend) == ([2], {"right": 3}, "default")
+    assert (result.errors, result.worker_ids, result.attempts) == ([], [], 0)
     with pytest.raises(ValueError, match="not finished yet"):
         _ = result.return_value
     [row] = rows()
-    assert (row["task"], row["store_id"], row["state"]) == ("tests.backend.calls.add", None, "queued")
-    assert json.loads(row["payload"]) == {"args": [2], "kwargs": {"right": 3}, "backend": "default"}
-    assert str(row["public_id"]) == result.id
-    assert (row["queue"], row["priority"], row["max_attempts"], row["job_key"]) == ("default", 0, 1, None)
+    assert json.loads(row.pop("payload")) == {"args": [2], "kwargs": {"right": 3}, "backend": "default"}
+    del row["run_at"]
+    expected = {"task": "tests.backend.calls.add", "store_id": None, "state": "queued", "public_id": UUID(result.id)}
+    assert row == {**expected, "queue": "default", "priority": 0, "max_attempts": 1, "job_key": None}
 
 
 def test_enqueue_is_one_query_in_callers_transaction() -> None:
@@ -212,20 +194,19 @@ def test_enqueueing_from_coroutines() -> None:
 
 
 def test_aenqueue_is_one_query() -> None:
-    def begin() -> CaptureQueriesContext:
-        return CaptureQueriesContext(connections["default"]).__enter__()
+    captured = CaptureQueriesContext(connections["default"])
 
-    def end(captured: CaptureQueriesContext) -> int:
+    def end() -> None:
         captured.__exit__(None, None, None)
         connections["default"].close()
-        return len(captured)
 
-    async def go() -> int:
-        captured = await sync_to_async(begin)()
+    async def go() -> None:
+        await sync_to_async(captured.__enter__)()
         await calls.add.aenqueue(1)
-        return await sync_to_async(end)(captured)
+        await sync_to_async(end)()
 
-    assert asyncio.run(go()) == 1
+    asyncio.run(go())
+    assert len(captured) == 1
 
 
 def test_results_compare_hash_copy_and_pickle() -> None:
@@ -308,3 +289,64 @@ def test_settings_may_move_task_to_backend() -> None:
     result = declared.enqueue()
     drain_jobs()
     assert declared.get_result(result.id).return_value == 4
+
+
+@own_task
+def plain(number: int) -> int:
+    """Return the number."""
+    return number
+
+
+@own_task(takes_context=True, max_attempts=3, timeout=timedelta(minutes=1), queue_name="mail", priority=3, job_key="k")
+def with_options(context: Any, number: int) -> int:
+    """Return the attempt."""
+    return int(context.attempt) + number
+
+
+def test_task_is_what_djangos_decorator_makes() -> None:
+    own: object = task(len_of)
+    assert isinstance(own, type(plain))
+
+
+def len_of(text: str) -> int:
+    """Return the length."""
+    return len(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("delay", "; use enqueue("), ("adelay", "; use aenqueue("), ("missing", "")]
+)
+def test_methods_of_other_libraries_name_ours(name: str, message: str) -> None:
+    message = f"'{type(plain).__name__}' object has no attribute '{name}'{message}"
+    with pytest.raises(AttributeError, match=re.escape(message) + ("" if "use" in message else "$")):
+        getattr(plain, name)
+
+
+@pytest.mark.usefixtures("database")
+def test_options_reach_the_worker() -> None:
+    first, second = plain.enqueue(1), with_options.enqueue(number=2)
+    assert (with_options.queue_name, with_options.priority) == ("mail", 3)
+    drain_jobs()
+    first.refresh()
+    second.refresh()
+    assert (first.return_value, second.return_value) == (1, 3)
+    assert with_options.using(max_attempts=4).enqueue(number=1).id
+
+
+def test_unknown_options() -> None:
+    wrong: Any = {"max_atempts": 3}
+    message = "a task has no option 'max_atempts'; did you mean 'max_attempts'?"
+    for call in (own_task, plain.using):
+        with pytest.raises(TypeError, match=re.escape(message)):
+            call(**wrong)
+    of_others: Any = {"countdown": 3}
+    with pytest.raises(TypeError, match="a task has no option 'countdown'; use run_after="):
+        plain.using(**of_others)
+
+
+def test_options_of_another_backend(settings: Any) -> None:
+    settings.TASKS = {**settings.TASKS, "dummy": {"BACKEND": f"{PACKAGE}.backends.dummy.DummyBackend"}}
+    with pytest.raises(
+        InvalidTask, match=r"max_attempts are options of SalonJobsBackend, but TASKS\['dummy'\] is another"
+    ):
+        own_task(backend="dummy", max_attempts=3)(len_of)

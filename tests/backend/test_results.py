@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
+from django.db import connections
 from django.test import override_settings
 
 from project.settings import SALON_JOBS
-from salon_jobs import Discard
+from salon_jobs import Discard, tenant_context
 from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend.framework import TaskResultDoesNotExist, TaskResultStatus
 from salon_jobs.backend.tasks import changed
@@ -34,7 +35,7 @@ from tests.backend.django_tasks_api import (
     task_finished,
     task_started,
 )
-from tests.backend.test_enqueue_tasks import received
+from tests.backend.scene import job_of, received
 from tests.support import change, connected, seen
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -53,31 +54,27 @@ def run(task: Any, *args: Any, **kwargs: Any) -> Any:
     return task.get_result(result.id)
 
 
-def job_of(path: str) -> str:
-    """Add a job of a dotted path, as a process with other code would; return its public id."""
-    payload, public_id = '{"args": [], "kwargs": {}, "backend": "default"}', str(uuid4())
-    change("INSERT INTO salon_jobs_job (task, payload, public_id) VALUES (%s, %s, %s)", path, payload, public_id)
-    return public_id
+def error_paths(result: Any) -> list[str]:
+    return [error.exception_class_path for error in result.errors]
 
 
-def job_ids() -> list[int]:
-    return [row[0] for row in seen("SELECT id FROM salon_jobs_job ORDER BY id")]
+def cancel(result: Any) -> None:
+    """Cancel the only job by an operator."""
+    [(job_id,)] = seen("SELECT id FROM salon_jobs_job")
+    assert [done.changed for done in cancel_jobs([job_id], using="operator")] == [True]
+    result.refresh()
 
 
 def test_success_and_its_signals() -> None:
     result = calls.add.enqueue(2, right=3)
-    before = datetime.now(UTC)
     with received(task_started) as started, received(task_finished) as finished:
         drain_jobs()
     assert result.status == TaskResultStatus.READY
     done = calls.add.get_result(result.id)
     assert (done.status, done.return_value, done.is_finished) == (TaskResultStatus.SUCCESSFUL, 5, True)
     assert (done.args, done.kwargs, done.backend) == ([2], {"right": 3}, "default")
-    assert (done.errors, done.attempts) == ([], 1)
-    assert done.enqueued_at == result.enqueued_at
-    instants: list[Any] = [done.enqueued_at, done.started_at, done.finished_at]
-    assert sorted(instants) == instants
-    assert before - timedelta(seconds=5) < instants[0]
+    assert (done.errors, done.attempts, done.enqueued_at) == ([], 1, result.enqueued_at)
+    assert done.enqueued_at <= done.started_at <= done.finished_at
     assert done.last_attempted_at == done.started_at
     [worker_id] = done.worker_ids
     assert isinstance(worker_id, str)
@@ -131,8 +128,7 @@ def test_failure() -> None:
     done = run(calls.fail, "broken")
     assert (done.status, done.is_finished, done.attempts) == (TaskResultStatus.FAILED, True, 1)
     [error] = done.errors
-    assert error.exception_class is ValueError
-    assert error.exception_class_path == "builtins.ValueError"
+    assert (error.exception_class, error.exception_class_path) == (ValueError, "builtins.ValueError")
     assert error.traceback.startswith("Traceback (most recent call last):")
     assert "in fail\n" in error.traceback
     assert error.traceback.endswith("ValueError: broken\n")
@@ -144,22 +140,14 @@ def test_failure() -> None:
 def test_discard_after_failure_has_both_errors() -> None:
     done = run(calls.give_up_at_last)
     assert (done.status, done.attempts) == (TaskResultStatus.FAILED, 2)
-    assert [error.exception_class_path for error in done.errors] == [
-        "builtins.ValueError",
-        "salon_jobs.core.outcomes.Discard",
-    ]
+    assert error_paths(done) == ["builtins.ValueError", "salon_jobs.core.outcomes.Discard"]
     assert len([worker for worker in done.worker_ids if worker]) == 2
 
 
 def test_cancel_after_failure_has_both_errors() -> None:
-    result = calls.fail_slowly.enqueue()
-    drain_jobs(raise_errors=False)
-    assert [done.changed for done in cancel_jobs(job_ids(), using="operator")] == [True]
-    result.refresh()
-    assert [error.exception_class_path for error in result.errors] == [
-        "builtins.ValueError",
-        "salon_jobs.core.errors.CancelRequested",
-    ]
+    result = run(calls.fail_slowly)
+    cancel(result)
+    assert error_paths(result) == ["builtins.ValueError", "salon_jobs.core.errors.CancelRequested"]
     assert (result.attempts, len(result.worker_ids)) == (1, 1)
 
 
@@ -173,56 +161,43 @@ def test_signal_has_result_of_finish(keep: timedelta) -> None:
 
 def test_cancelled_job_has_failed() -> None:
     result = calls.add.enqueue(1)
-    assert [done.changed for done in cancel_jobs(job_ids(), using="operator")] == [True]
-    result.refresh()
+    cancel(result)
     assert (result.status, result.attempts, result.worker_ids) == (TaskResultStatus.FAILED, 0, [])
-    assert result.errors[0].exception_class_path == "salon_jobs.core.errors.CancelRequested"
+    assert error_paths(result) == ["salon_jobs.core.errors.CancelRequested"]
     assert result.finished_at is not None
 
 
 def test_every_attempt_is_in_result() -> None:
-    result = calls.flaky.enqueue(2)
-    drain_jobs(raise_errors=False)
-    done = calls.flaky.get_result(result.id)
+    done = run(calls.flaky, 2)
     assert (done.status, done.return_value, done.attempts) == (TaskResultStatus.SUCCESSFUL, 3, 3)
-    assert [error.exception_class for error in done.errors] == [ValueError] * 2
-    assert [error.traceback.strip().rpartition("\n")[2] for error in done.errors] == [
-        "ValueError: attempt 1",
-        "ValueError: attempt 2",
-    ]
+    assert error_paths(done) == ["builtins.ValueError"] * 2
+    last_lines = [error.traceback.strip().rpartition("\n")[2] for error in done.errors]
+    assert last_lines == ["ValueError: attempt 1", "ValueError: attempt 2"]
     assert len(done.worker_ids) == 3
-    assert done.started_at is not None
-    assert done.last_attempted_at is not None
     assert done.started_at < done.last_attempted_at
     first, second, third = calls.seen
-    assert [each.status for each in calls.seen] == [TaskResultStatus.RUNNING] * 3
-    assert [each.attempts for each in calls.seen] == [1, 2, 3]
-    assert [len(each.errors) for each in calls.seen] == [0, 1, 2]
+    assert [(each.status, each.attempts, len(each.errors)) for each in calls.seen] == [
+        (TaskResultStatus.RUNNING, attempt, attempt - 1) for attempt in (1, 2, 3)
+    ]
     assert first.started_at == first.last_attempted_at
     assert third.started_at == second.started_at < third.last_attempted_at
     assert third.worker_ids == done.worker_ids
 
 
 def test_ready_between_attempts() -> None:
-    slow = calls.add.using(max_attempts=2)
-    result = slow.enqueue("no number")
-    drain_jobs(raise_errors=False)
-    result.refresh()
+    result = run(calls.fail_slowly)
     assert (result.status, result.attempts, result.is_finished) == (TaskResultStatus.READY, 1, False)
     assert len(result.errors) == 1
-    assert result.finished_at is None
-    assert result.started_at is not None
+    assert (result.finished_at, result.started_at is None) == (None, False)
 
 
 def test_context_of_task() -> None:
-    result = calls.describe.enqueue("hello")
-    drain_jobs()
-    assert calls.describe.get_result(result.id).return_value == {"attempt": 1, "id": result.id, "note": "hello"}
-    [seen_result] = calls.seen
-    assert seen_result.status == TaskResultStatus.RUNNING
-    assert seen_result.task == calls.describe
-    assert seen_result.started_at == seen_result.last_attempted_at
-    assert seen_result.enqueued_at == result.enqueued_at
+    result = run(calls.describe, "hello")
+    assert result.return_value == {"attempt": 1, "id": result.id, "note": "hello"}
+    [during] = calls.seen
+    assert (during.status, during.task) == (TaskResultStatus.RUNNING, calls.describe)
+    assert during.started_at == during.last_attempted_at
+    assert during.enqueued_at == result.enqueued_at
 
 
 @pytest.mark.parametrize("wrong", ["", "1", "00000000-0000-0000-0000-00000000000g", None, 7, b"x", str(uuid4())])
@@ -249,9 +224,8 @@ def test_result_of_another_task_is_mismatch() -> None:
 
 
 def test_result_of_removed_task_does_not_exist() -> None:
-    public_id = job_of("tests.backend.calls.removed")
     with pytest.raises(TaskResultDoesNotExist, match=r"its task 'tests\.backend\.calls\.removed' is no longer a task"):
-        default_task_backend.get_result(public_id)
+        default_task_backend.get_result(job_of("tests.backend.calls.removed"))
 
 
 @pytest.mark.parametrize(
@@ -411,11 +385,77 @@ def test_option_unset_by_enqueue_comes_back() -> None:
 
 def test_attempt_after_rescue_names_own_worker() -> None:
     result = calls.add.enqueue(1)
-    [job_id] = job_ids()
     change(
-        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, worker_id) VALUES (%s, 1, 'Died', 4711)",
-        job_id,
+        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, worker_id)"
+        " SELECT id, 1, 'Died', 4711 FROM salon_jobs_job"
     )
     drain_jobs()
     [worker] = calls.add.get_result(result.id).worker_ids
     assert worker not in ("", "4711")
+
+
+@pytest.fixture
+def customers(stores: list[UUID]) -> list[UUID]:
+    """Give each store a customer with its number as name."""
+    for number, store_id in enumerate(stores):
+        change(
+            "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')", uuid4(), store_id, str(number)
+        )
+    return stores
+
+
+@pytest.fixture
+def web(customers: list[UUID]) -> Iterator[list[UUID]]:
+    """Enqueue and read as the web role."""
+    with override_settings(SALON_JOBS={**SALON_JOBS, "DATABASE": "web"}):
+        yield customers
+    connections["web"].close()
+
+
+def stores_of_jobs() -> list[UUID | None]:
+    return [row[0] for row in seen("SELECT store_id FROM salon_jobs_job ORDER BY id")]
+
+
+def test_task_runs_in_store_of_context(customers: list[UUID]) -> None:
+    with tenant_context(customers[1]):
+        result = calls.store_and_customers.enqueue()
+    assert stores_of_jobs() == [customers[1]]
+    assert [job.store_id for job in drain_jobs()] == [customers[1]]
+    assert calls.store_and_customers.get_result(result.id).return_value == [str(customers[1]), ["1"]]
+
+
+def test_retries_and_coroutines_keep_the_store(customers: list[UUID]) -> None:
+    with tenant_context(customers[0]):
+        flaky, later = calls.flaky.enqueue(2), calls.double.enqueue(4)
+    drain_jobs(raise_errors=False)
+    assert calls.flaky.get_result(flaky.id).return_value == 3
+    assert calls.double.get_result(later.id).return_value == 8
+
+
+def test_web_role_enqueues_for_its_store(web: list[UUID]) -> None:
+    """It also enqueues for no store."""
+    with tenant_context(web[0]):
+        of_store = calls.store_and_customers.enqueue()
+        assert calls.store_and_customers.get_result(of_store.id).status == TaskResultStatus.READY
+    of_none = calls.store_and_customers.enqueue()
+    assert stores_of_jobs() == [web[0], None]
+    with override_settings(SALON_JOBS=SALON_JOBS):
+        drain_jobs()
+    for result, returned in ((of_store, [str(web[0]), ["0"]]), (of_none, [None, []])):
+        result.refresh()
+        assert (len(result.worker_ids), result.return_value) == (1, returned)
+
+
+def test_web_role_reads_failures_by_id(web: list[UUID]) -> None:
+    with tenant_context(web[0]):
+        result = calls.fail.enqueue("secret")
+    with override_settings(SALON_JOBS=SALON_JOBS):
+        drain_jobs(raise_errors=False)
+    with tenant_context(web[1]):
+        assert calls.fail.get_result(result.id).errors[0].exception_class is ValueError
+        with connections["web"].cursor() as cursor:
+            for table in ("salon_jobs_job", "salon_jobs_job_error", "salon_jobs_job_result"):
+                cursor.execute(f"SELECT count(*) FROM {table}")
+                assert cursor.fetchone() == (0,), table
+    with pytest.raises(TaskResultDoesNotExist):
+        calls.fail.get_result(str(uuid4()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import pytest
@@ -10,19 +9,11 @@ import pytest
 from salon_jobs import tenant_context
 from salon_jobs.backend.framework import TaskResultStatus
 from tests.backend import calls
-from tests.backend.test_results import job_of
-from tests.e2e.worker_process import WorkerProcess
+from tests.backend.scene import TaskWorker, all_finished, job_of
 from tests.process.terminal import COLOUR, Terminal
 from tests.settings import url_for
 from tests.support import seen
 from tests.waiting import eventually
-
-
-class TaskWorker(WorkerProcess):
-    """Worker with TASKS in its settings."""
-
-    def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        super()._start(words, {**environment, "DJANGO_SETTINGS_MODULE": "tests.backend.worker_settings"})
 
 
 def test_worker_imports_tasks_it_meets(stores: list[UUID]) -> None:
@@ -34,15 +25,9 @@ def test_worker_imports_tasks_it_meets(stores: list[UUID]) -> None:
     failing = [calls.leave.enqueue(), calls.give.enqueue("object")]
     renamed, elsewhere = calls.renamed.enqueue(), calls.elsewhere.enqueue()
     every = [mine, *results, *failing, renamed, elsewhere]
-
-    def all_finished() -> bool:
-        for result in every:
-            result.refresh()
-        return all(result.is_finished for result in every)
-
     with TaskWorker("--concurrency", "2", url=url_for("worker_runtime")) as worker:
         assert worker.wait_until_ready().wait_for("tasks_unknown")["tasks"] == ["tests.backend.calls.seen"]
-        eventually(all_finished, what=lambda: worker.output)
+        eventually(lambda: all_finished(*every), what=lambda: worker.output)
         assert [result.return_value for result in (*results, renamed, elsewhere)] == [2, 4, 2, 3, 4, "open"]
         assert mine.return_value == [str(stores[0]), []]
         assert {result.status for result in failing} == {TaskResultStatus.FAILED}

@@ -17,8 +17,7 @@ from salon_jobs.jobs.progress import ProgressWriter
 from salon_jobs.jobs.pruning import Pruner
 from tests import tasks
 from tests.management.operator import run
-from tests.plans.explain import signed_in
-from tests.plans.test_admin_plans import JOBS
+from tests.plans.explain import JOBS, signed_in
 from tests.support import change, run_due, seen, working
 from tests.tasks import Hooks
 from tests.waiting import eventually

@@ -14,6 +14,7 @@ from salon_jobs.db import statements
 from tests.support import plan_nodes
 
 Node = dict[str, Any]
+JOBS = "/admin/salon_jobs/job/"
 
 
 class AdminRouter:

@@ -13,14 +13,13 @@ from django.test.utils import CaptureQueriesContext
 from salon_jobs.admin import actions
 from salon_jobs.tenancy.context import tenant_context
 from tests.admin.pages import WebRouter, staff
-from tests.plans.explain import rows_read, scans_of, signed_in
+from tests.plans.explain import JOBS, rows_read, scans_of, signed_in
 from tests.settings import SALON_JOBS
 from tests.support import change, in_state, seen, selected, store_id_of, store_id_sql
 
 ENDED = 150_000
 WAITING = 20_750
 STORE = str(store_id_of(1))
-JOBS = "/admin/salon_jobs/job/"
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def crowded(migrated: None) -> Iterator[None]:
     )
     change(
         "INSERT INTO salon_jobs_cron_tick (entry, tick_at)"
-        " SELECT 'entry-' || n %% 5, now() - n * interval '1 minute' FROM generate_series(1, 100000) AS n"
+        " SELECT 'entry-' || n %% 5, now() - n * interval '1 minute' FROM generate_series(1, 20000) AS n"
     )
     change("INSERT INTO salon_jobs_cron_entry (name) SELECT 'entry-' || n FROM generate_series(0, 4) AS n")
     change(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -42,28 +41,28 @@ def crowded(migrated: None) -> Iterator[None]:
     change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, 123000) AS n")
     change(
         "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class)"
-        f" SELECT n, {store_id_sql('n %% 7')}, 1, 'E' FROM generate_series(1, 40000) AS n"
+        f" SELECT n, {store_id_sql('n %% 7')}, 1, 'E' FROM generate_series(1, 15000) AS n"
     )
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES ('rn::nats:::orders'), ('rn::nats:::others')")
     change(
         "INSERT INTO salon_jobs_message (message_id, aggregate_type, event, payload, status, sent_at)"
         " SELECT gen_random_uuid(), 'rn::nats:::orders', 'made', '{}',"
-        " CASE WHEN n > 20000 THEN 'pending' ELSE 'published' END, CASE WHEN n <= 20000 THEN now() END"
-        " FROM generate_series(1, 60000) AS n"
+        " CASE WHEN n > 10000 THEN 'pending' ELSE 'published' END, CASE WHEN n <= 10000 THEN now() END"
+        " FROM generate_series(1, 30000) AS n"
     )
     change(
         "INSERT INTO salon_jobs_blocked_aggregate (aggregate_type, partition, head_id, status)"
-        " SELECT 'rn::nats:::orders', 0, n, 'waiting' FROM generate_series(1, 40000) AS n"
+        " SELECT 'rn::nats:::orders', 0, n, 'waiting' FROM generate_series(1, 15000) AS n"
     )
     change(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, status)"
-        " SELECT 'c', n::text, CASE WHEN n > 20000 THEN 'rejected' ELSE 'enqueued' END"
-        " FROM generate_series(1, 60000) AS n"
+        " SELECT 'c', n::text, CASE WHEN n > 10000 THEN 'rejected' ELSE 'enqueued' END"
+        " FROM generate_series(1, 30000) AS n"
     )
     change("INSERT INTO salon_jobs_cron_entry (name) SELECT 'entry-' || n FROM generate_series(0, 4) AS n")
     change(
         "INSERT INTO salon_jobs_cron_tick (entry, tick_at)"
-        " SELECT 'entry-' || n %% 5, now() - n * interval '1 minute' FROM generate_series(1, 60000) AS n"
+        " SELECT 'entry-' || n %% 5, now() - n * interval '1 minute' FROM generate_series(1, 15000) AS n"
     )
     # Four tasks for two weeks, each every minute.
     change(
@@ -109,9 +108,7 @@ def test_plot_reads_only_statistics(client: Client, span: str, minutes: int) -> 
     statements = [query["sql"] for query in asked.captured_queries]
     assert len(statements) == 2
     for statement in statements:
-        began = time.monotonic()
         [node] = scans_of(statement)
-        assert time.monotonic() - began < 10
         assert rows_read(node) <= 4 * (minutes + 120)
 
 

@@ -1,17 +1,24 @@
-"""Shows that a plan the server keeps, made for an empty table, serves a full one: each row is found by an index."""
+"""Plans that the server keeps, made for empty tables, serve full ones: each row is found by an index."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import product
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import connection, transaction
+from psycopg import ClientCursor
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
-from tests.support import change, store_id_sql
+from salon_jobs.db import statements
+from tests.plans.explain import assert_no_full_scan, indexes, rows_read, scans
+from tests.settings import url_for
+from tests.support import change, plan_nodes, seen, store_id_sql
 
 READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = %s"
 CLAIM = "SELECT count(*) FROM salon_jobs_claim(%s, ARRAY['test-system'], 10, NULL, NULL, 0, 5, '{}')"
@@ -34,7 +41,7 @@ def own_value(statement: str, *parameters: float | str | None) -> Any:
         return row and row[0]
 
 
-def rows_read(statement: str, *parameters: float | str | None, of: str = "salon_jobs_job") -> int:
+def reads(statement: str, *parameters: float | str | None, of: str = "salon_jobs_job") -> int:
     """Return how many rows of a table a statement reads; what it does is rolled back."""
     with transaction.atomic():
         before: int = own_value(READ, of)
@@ -55,7 +62,7 @@ def test_end_of_run(empty: None) -> None:
     for statistics in ("SELECT", "ANALYZE salon_jobs_job"):
         change(statistics)
         for ids, way in product(("{20000}", "{100,9000,20000}"), ways):
-            assert rows_read(FINISH, ids, *way) < 10, (ids, way, statistics)
+            assert reads(FINISH, ids, *way) < 10, (ids, way, statistics)
 
 
 def test_result_by_public_id(empty: None) -> None:
@@ -69,7 +76,7 @@ def test_result_by_public_id(empty: None) -> None:
         "   FROM generate_series(1, 20000) AS n"
     )
     assert own_value(read, public_id) == 1
-    assert rows_read(read, public_id) < 10
+    assert reads(read, public_id) < 10
 
 
 def test_job_with_public_id_and_key(empty: None) -> None:
@@ -84,7 +91,7 @@ def test_job_with_public_id_and_key(empty: None) -> None:
         "INSERT INTO salon_jobs_job (task, job_key) SELECT 'test-system', 'k' || n FROM generate_series(1, 20000) AS n"
     )
     for key in ("k20000", "new"):
-        assert rows_read(add, key) < 20
+        assert reads(add, key) < 20
 
 
 def test_end_of_job_with_follow_up(empty: None) -> None:
@@ -105,10 +112,10 @@ def test_end_of_job_with_follow_up(empty: None) -> None:
     )
     job_id = own_value(one, "k")
     for table in ("salon_jobs_job", "salon_jobs_follow_up"):
-        assert rows_read(add, f"{{{job_id}}}", "k7", of=table) < 10
+        assert reads(add, f"{{{job_id}}}", "k7", of=table) < 10
     own_value(add, f"{{{job_id}}}", "k7")
     for table in ("salon_jobs_job", "salon_jobs_follow_up"):
-        assert rows_read(f"{end.replace('%s', str(job_id))}; SET CONSTRAINTS ALL IMMEDIATE", of=table) < 10
+        assert reads(f"{end.replace('%s', str(job_id))}; SET CONSTRAINTS ALL IMMEDIATE", of=table) < 10
     change("TRUNCATE salon_jobs_follow_up")
 
 
@@ -135,7 +142,7 @@ def test_check_for_result_with_public_id(empty: None, function: str) -> None:
         " SELECT n, gen_random_uuid(), 'test-system', 'default', 0, '{}', 1, now(), now(), now(), now(), 1, '1', now()"
         "   FROM generate_series(1, 20000) AS n"
     )
-    assert rows_read(add, of="salon_jobs_job_result") < 10
+    assert reads(add, of="salon_jobs_job_result") < 10
     change("TRUNCATE salon_jobs_job_result")
 
 
@@ -146,7 +153,7 @@ def test_claim_of_a_few(empty: None, process_id: int) -> None:
         " SELECT 'test-system', n %% 3, now() - n * interval '1 s' FROM generate_series(1, 20000) AS n"
     )
     assert own_value(CLAIM, process_id) == 10
-    assert rows_read(CLAIM, process_id) < 100
+    assert reads(CLAIM, process_id) < 100
 
 
 @pytest.mark.parametrize("jobs", [400, 20_000])
@@ -178,7 +185,7 @@ def test_claim_of_groups_reads_its_quotas(empty: None, process_id: int, jobs: in
         change("INSERT INTO groups_of_test SELECT DISTINCT store_id, claim_group FROM salon_jobs_job")
         change("ANALYZE salon_jobs_job")
         assert own_value(claim(0)) == 10
-        assert rows_read(claim(jobs - 50)) < 50
+        assert reads(claim(jobs - 50)) < 50
         assert own_value("SELECT count(*) FROM salon_jobs_job WHERE state = 'running' AND id <= 10") == 10
     finally:
         change("DROP TABLE groups_of_test")
@@ -193,3 +200,149 @@ def test_functions_taking_arrays_are_not_compiled(database: None) -> None:
         "              WHERE typcategory = 'A')"
     )
     assert compiled is None
+
+
+MANY = 2_000
+MODES = ["replace", "preserve_run_at", "unsafe_dedupe"]
+TASK = "test-keyed"
+
+
+class Explained:
+    """Connection of the superuser that collects the plan of every statement, those in functions too."""
+
+    def __init__(self) -> None:
+        self._plans: list[Any] = []
+        self._connection = psycopg.connect(url_for(None), autocommit=True, cursor_factory=ClientCursor[Any])
+        self._connection.execute("LOAD 'auto_explain'")
+        for setting in ("log_min_duration = 0", "log_analyze = on", "log_nested_statements = on", "log_format = json"):
+            self._connection.execute(f"SET auto_explain.{setting}".encode())
+        self._connection.execute("SET client_min_messages = log")
+        self._connection.add_notice_handler(
+            lambda notice: self._plans.append(json.loads((notice.message_primary or "").partition("plan:\n")[2]))
+        )
+
+    def nodes(self, statement: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return all nodes of the plans of a statement, which is rolled back."""
+        self._plans.clear()
+        with self._connection.transaction(force_rollback=True):
+            self._connection.execute(statement.encode(), parameters)
+        return [node for plan in self._plans for node in plan_nodes([plan])]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def explained(migrated: None) -> Iterator[Explained]:
+    """Give the connection, while the table is empty and holds a job of each of many stores afterwards."""
+    change("TRUNCATE salon_jobs_job")
+    change("VACUUM ANALYZE salon_jobs_job")
+    change(f"INSERT INTO store (id, name) SELECT {store_id_sql()}, 'x' FROM generate_series(1, %s)", MANY)
+    explained = Explained()
+    yield explained
+    explained.close()
+    change("TRUNCATE salon_jobs_job, salon_jobs_fan_out, store RESTART IDENTITY CASCADE")
+
+
+def added(store_ids: list[Any], mode: str) -> dict[str, Any]:
+    """Return the parameters that add a job with the same key for each store."""
+    return {
+        "task": TASK,
+        "payloads": "\n".join("{}" for _ in store_ids),
+        "store_ids": ",".join(map(str, store_ids)),
+        "store_id": None,
+        "options": json.dumps({"job_key_mode": mode}),
+        "job_keys": ["same"] * len(store_ids),
+        "concurrency_keys": None,
+        "traces": [None],
+        "run_ats": None,
+        "ticks": None,
+    }
+
+
+def assert_each_key_has_its_probe(plan: list[dict[str, Any]]) -> None:
+    assert scans(plan)
+    assert_no_full_scan(plan)
+    assert "salon_jobs_job_live_key" in indexes(plan)
+    assert max(node.get("Rows Removed by Filter", 0) for node in scans(plan)) < 2
+    assert max(node.get("Rows Removed by Join Filter", 0) for node in plan) == 0
+    assert max(node["Actual Rows"] * node["Actual Loops"] for node in plan) <= 2 * MANY
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.contrib
+def test_keyed_jobs_look_up_each_key(explained: Explained, mode: str) -> None:
+    stores = [row[0] for row in seen("SELECT id FROM store")]
+    statement = statements.load("add_jobs")
+    for _ in range(8):  # five plans of their own, then the one that is kept
+        explained.nodes(statement, added(stores[:2], mode))
+    # Of each store one with the key, and of one store many others.
+    change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT %s, id, 'same' FROM store", TASK)
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT %s, %s, 'k:' || n"
+        " FROM generate_series(1, 5000) AS n",
+        TASK,
+        stores[0],
+    )
+    assert_each_key_has_its_probe(explained.nodes(statement, added(stores, mode)))
+    assert_each_key_has_its_probe(explained.nodes(statement, added(stores[:1], mode)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.contrib
+def test_fan_out_looks_up_each_store(explained: Explained, mode: str, again: bool) -> None:
+    """It compares no store with all others."""
+    if again:
+        change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT %s, id, 'same' FROM store", TASK)
+    change("INSERT INTO salon_jobs_fan_out (id, task, digest) VALUES (1, %s, '')", TASK)
+    parameters: dict[str, Any] = {
+        "task": TASK,
+        "payload": "{}",
+        "options": json.dumps({"job_key_mode": mode}),
+        "job_key": "same",
+        "concurrency_key": None,
+        "marker": "#",
+        "jitter": timedelta(0),
+        "exclude": [],
+        "fan_out_id": 1,
+        "wants_ids": again,
+    }
+    statement = statements.load("fan_out").replace("__function__", conf.fan_out_function)
+    assert_each_key_has_its_probe(explained.nodes(statement, parameters))
+
+
+KEYS = 3_000
+# The deferred triggers run at the end of each statement, where their plans are seen, and not at the commit.
+ADD = (
+    "SET CONSTRAINTS ALL IMMEDIATE; SELECT count(*) FROM salon_jobs_add_jobs("
+    "'test-ordered', ARRAY['{}'], NULL, '{\"ordered\": \"strict\"}', NULL, ARRAY[%(key)s])"
+)
+END = "SET CONSTRAINTS ALL IMMEDIATE; DELETE FROM salon_jobs_job WHERE id = %(id)s"
+FILL = (
+    "SELECT count(*) FROM salon_jobs_add_jobs('test-ordered', ARRAY['{}'], NULL, '{\"ordered\": \"strict\"}', NULL,"
+    " (SELECT array_agg(CASE WHEN n %% 2 = 0 THEN 'one' ELSE n::text END) FROM generate_series(1, %s) AS n))"
+)
+
+
+@pytest.fixture
+def emptied(explained: Explained) -> Iterator[Explained]:
+    """Leave no rows of the keys behind."""
+    yield explained
+    change("TRUNCATE salon_jobs_ordered_key, salon_jobs_ordered_job")
+
+
+@pytest.mark.contrib
+def test_turn_is_found_by_indexes(emptied: Explained) -> None:
+    for _ in range(8):  # five plans of their own, then the one that is kept
+        emptied.nodes(f"{ADD}; {ADD}; {END.replace('= %(id)s', '> 0')}", {"key": "one"})
+    change(FILL, 2 * KEYS)
+    [(turn,)] = seen("SELECT min(id) FROM salon_jobs_job WHERE concurrency_key = 'one'")
+    assert seen("SELECT count(*) FROM salon_jobs_ordered_job") == [(KEYS - 1,)]
+    for statement in (ADD, END):
+        plan = emptied.nodes(statement, {"key": "one", "id": turn})
+        for table in ("salon_jobs_job", "salon_jobs_ordered_key", "salon_jobs_ordered_job"):
+            nodes = scans(plan, table)
+            assert nodes, (statement, table)
+            assert "Seq Scan" not in {node["Node Type"] for node in nodes}
+            assert [node for node in nodes if rows_read(node) > 3] == [], statement

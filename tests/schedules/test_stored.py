@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -36,6 +35,7 @@ from tests.metrics import of, shown
 from tests.settings import url_for
 from tests.support import change, elsewhere, event_fields, run_due, seen
 from tests.tasks import Hooks
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.usefixtures("database")
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -43,6 +43,13 @@ MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 def call(note: str = "") -> Any:
     return tasks.system.call(note=note)
+
+
+def hourly(*keys: str, **options: Any) -> datetime:
+    """Add a schedule for each key; return when all of them are due for the first time."""
+    for key in keys or ("k",):
+        schedule(call(key), every=HOUR, key=key, **options)
+    return max(tick_of(key) for key in keys or ("k",))
 
 
 def tick_of(key: str = "k") -> datetime:
@@ -61,6 +68,10 @@ def jobs() -> list[tuple[Any, ...]]:
     return seen("SELECT tick FROM salon_jobs_job ORDER BY id")
 
 
+def notes() -> list[str]:
+    return [note for (note,) in seen("SELECT payload ->> 'note' FROM salon_jobs_job ORDER BY id")]
+
+
 def history(key: str = "k") -> list[tuple[Any, ...]]:
     return seen(
         "SELECT tick_at, outcome FROM salon_jobs_schedule_tick t JOIN salon_jobs_schedule s ON s.id = t.schedule_id"
@@ -74,7 +85,7 @@ def history(key: str = "k") -> list[tuple[Any, ...]]:
 
 def test_schedule_is_part_of_callers_transaction() -> None:
     with transaction.atomic():
-        schedule(call(), "0 9 * * 1", key="k")
+        schedule(call(), every=HOUR, key="k")
         transaction.set_rollback(True)
     assert seen("SELECT count(*) FROM salon_jobs_schedule") == [(0,)]
 
@@ -82,18 +93,16 @@ def test_schedule_is_part_of_callers_transaction() -> None:
 def test_same_key_changes_schedule() -> None:
     first = schedule(call("a"), "0 9 * * 1", key="k", timezone="Asia/Tokyo")
     assert first.action == "created"
-    assert first.next_at.astimezone(ZoneInfo("Asia/Tokyo")).strftime("%a %H:%M") == "Mon 09:00"
+    assert f"{first.next_at.astimezone(ZoneInfo('Asia/Tokyo')):%a %H:%M}" == "Mon 09:00"
     assert schedule(call("a"), "0  9 * * 1", key="k", timezone="Asia/Tokyo").action == "kept"
     changed = schedule(call("b"), "0 9 * * 1", key="k", timezone="Asia/Tokyo")
     assert (changed.id, changed.action, changed.next_at) == (first.id, "changed", first.next_at)
     assert schedule(call("b"), every=MINUTE, key="k").action == "changed"
-    [(line, every, payload)] = seen("SELECT line, every, payload ->> 'note' FROM salon_jobs_schedule")
-    assert (line, every, payload) == ("", MINUTE, "b")
+    assert seen("SELECT line, every, payload ->> 'note' FROM salon_jobs_schedule") == [("", MINUTE, "b")]
 
 
 def test_unchanged_timing_keeps_tick_and_pause() -> None:
-    schedule(call("a"), every=HOUR, key="k")
-    due_at = tick_of()
+    due_at = hourly()
     pause_schedules("k", by="ann")
     schedule(call("b"), every=HOUR, key="k")
     assert tick_of() == due_at
@@ -113,13 +122,13 @@ def test_unchanged_timing_keeps_tick_and_pause() -> None:
         ({"every": DAY, "jitter": 3}, OptionInvalid, "jitter must be"),
         ({"every": DAY, "catch_up": -DAY}, OptionInvalid, "catch_up must be"),
         ({"every": DAY, "overlap": 1}, OptionInvalid, "overlap must be"),
+        ({"every": DAY, "call": tasks.system}, PayloadInvalid, "call of a task"),
     ],
 )
 def test_mistakes_are_refused(wrong: dict[str, Any], error: type[Exception], text: str) -> None:
+    of = wrong.pop("call", call())
     with pytest.raises(error, match=text):
-        schedule(call(), **{"key": "k", **wrong})
-    with pytest.raises(PayloadInvalid, match="call of a task"):
-        schedule(tasks.system, every=DAY, key="k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        schedule(of, **{"key": "k", **wrong})
 
 
 # Fired
@@ -130,33 +139,32 @@ def test_job_knows_its_tick(process_id: int, hooks: Hooks) -> None:
     hooks.system = lambda note: seen_ticks.append((note, current_job().tick))
     schedule(call("hello"), "0 9 * * *", key="k")
     tick = tick_of()
-    fire(tick - timedelta(seconds=1))
-    assert jobs() == []
-    fire(tick)
-    fire(tick)
-    assert jobs() == [(tick,)]
+    for at, fired in ((tick - timedelta(seconds=1), []), (tick, [(tick,)]), (tick, [(tick,)])):
+        fire(at)
+        assert jobs() == fired
     assert tick_of() == tick + DAY
     run_due(process_id)
-    assert seen_ticks == [("hello", tick)]
-    assert history() == [(tick, "succeeded")]
+    assert (seen_ticks, history()) == ([("hello", tick)], [(tick, "succeeded")])
 
 
 def test_concurrent_schedulers_fire_each_tick_once() -> None:
-    for number in range(2500):
-        schedule(call(str(number)), every=HOUR, key=str(number))
-    now = max(tick_of("2499"), tick_of("0"))
-    together = threading.Barrier(2)
-
-    def poll() -> None:
-        together.wait(10)
-        fire(now)
-
+    """A poll fires a thousand of them."""
+    count = 1500
+    hourly("0")
+    same = "line, every, anchor_at, catch_up, jitter, owed_from, next_at"
+    change(
+        f"INSERT INTO salon_jobs_schedule (key, task, payload, {same})"
+        f" SELECT n::text, task, jsonb_build_object('note', n::text), {same}"
+        "   FROM salon_jobs_schedule, generate_series(1, %s) AS n",
+        count - 1,
+    )
+    now = tick_of("0")
     with ThreadPoolExecutor(2) as pool:
-        for polling in [elsewhere(pool, poll) for _ in range(2)]:
-            polling.result(60)
+        for polling in [elsewhere(pool, lambda: fire(now)) for _ in range(2)]:
+            polling.result(LIMIT_S)
     fire(now)
-    assert seen("SELECT count(*), count(DISTINCT payload) FROM salon_jobs_job") == [(2500, 2500)]
-    assert seen("SELECT count(*) FROM salon_jobs_schedule_tick") == [(2500,)]
+    assert seen("SELECT count(*), count(DISTINCT payload) FROM salon_jobs_job") == [(count, count)]
+    assert seen("SELECT count(*) FROM salon_jobs_schedule_tick") == [(count,)]
 
 
 KILLED = """
@@ -179,7 +187,7 @@ StoredSchedules(using="default").poll()
 
 def test_scheduler_killed_before_commit() -> None:
     """The next one fires the tick."""
-    schedule(call(), every=HOUR, key="k", catch_up=DAY)
+    hourly(catch_up=DAY)
     change("UPDATE salon_jobs_schedule SET anchor_at = anchor_at - %s, owed_from = owed_from - %s", 90 * MINUTE, DAY)
     change("UPDATE salon_jobs_schedule SET next_at = anchor_at + %s", HOUR)
     tick = tick_of()
@@ -209,12 +217,10 @@ def test_days_are_those_of_time_zone() -> None:
 
 
 def test_ticks_before_catch_up_are_missed(caplog: pytest.LogCaptureFixture) -> None:
-    schedule(call(), every=HOUR, key="k", catch_up=3 * HOUR)
-    tick = tick_of()
+    tick = hourly(catch_up=3 * HOUR)
     fire(tick + 10 * HOUR)
     assert jobs() == [(tick + hours * HOUR,) for hours in (8, 9, 10)]
-    assert history()[0] == (tick, "missed: too late")
-    assert len(history()) == 4
+    assert (history()[0], len(history())) == ((tick, "missed: too late"), 4)
     assert event_fields(caplog, "schedules_missed") == [{"schedules": 1}]
 
 
@@ -238,8 +244,7 @@ def test_jitter_of_schedule_stays() -> None:
 
 
 def test_unfinished_job_prevents_overlap(process_id: int) -> None:
-    schedule(call(), every=HOUR, key="k", overlap=False)
-    tick = tick_of()
+    tick = hourly(overlap=False)
     for hours in range(2):
         fire(tick + hours * HOUR)
     assert jobs() == [(tick,)]
@@ -256,12 +261,10 @@ def test_failed_run_stays_in_history(process_id: int, hooks: Hooks) -> None:
         raise ZeroDivisionError
 
     hooks.system = fail
-    schedule(call(), every=HOUR, key="k")
-    tick = tick_of()
+    tick = hourly()
     fire(tick)
-    for _ in range(3):
-        change("UPDATE salon_jobs_job SET run_at = now()")
-        run_due(process_id)
+    change("UPDATE salon_jobs_job SET max_attempts = 1")
+    run_due(process_id)
     assert seen("SELECT state FROM salon_jobs_job") == [("failed",)]
     change("UPDATE salon_jobs_job SET finished_at = now() - interval '1 day'")
     assert prune_jobs(JobState.FAILED, HOUR, using="default")[0] == 1
@@ -269,12 +272,11 @@ def test_failed_run_stays_in_history(process_id: int, hooks: Hooks) -> None:
 
 
 def test_history_is_bounded() -> None:
-    schedule(call(), every=HOUR, key="k", catch_up=200 * HOUR)
+    tick = hourly(catch_up=200 * HOUR)
     schedule(call(), every=DAY, key="other")
-    fire(tick_of() + 149 * HOUR)
-    assert seen("SELECT min(number), max(number), count(*) FROM salon_jobs_schedule_tick WHERE schedule_id = 1") == [
-        (51, 150, 100)
-    ]
+    fire(tick + 119 * HOUR)
+    numbers = "SELECT min(number), max(number), count(*) FROM salon_jobs_schedule_tick WHERE schedule_id = 1"
+    assert seen(numbers) == [(21, 120, 100)]
     assert len(history("other")) == 2, "of the others, nothing goes"
 
 
@@ -283,36 +285,30 @@ def test_held_key_delays_only_its_schedule(caplog: pytest.LogCaptureFixture) -> 
         schedule(tasks.keyed_system.call(note=note), every=HOUR, key=note)
     now = max(tick_of("held"), tick_of("free"))
     scheduler = StoredSchedules(using="default")
-    with psycopg.connect(url_for(None), options="-c idle_in_transaction_session_timeout=20s") as other:
+    with psycopg.connect(url_for(None), options="-c idle_in_transaction_session_timeout=60s") as other:
         other.execute("INSERT INTO salon_jobs_job (task, job_key) VALUES ('test-keyed-system', 'k:held')")
-        assert scheduler.poll(now) == 0.0
-        assert scheduler.poll(now) == 1.0, "it waits before it looks again"
+        assert [scheduler.poll(now) for _ in range(2)] == [0.0, 1.0], "it waits before it looks again"
         assert (len(history("held")), len(history("free"))) == (0, 1)
     assert scheduler.poll(now) == 0.0
-    assert len(history("held")) == 1
-    assert len(event_fields(caplog, "schedules_held_up")) == 1
+    assert len(history("held")) == len(event_fields(caplog, "schedules_held_up")) == 1
 
 
 def test_locked_schedule_waits_for_commit() -> None:
-    for key in "ab":
-        schedule(call(key), every=HOUR, key=key)
-    now = max(tick_of("a"), tick_of("b"))
+    now = hourly("a", "b")
     with psycopg.connect(url_for(None)) as other:
         other.execute("UPDATE salon_jobs_schedule SET payload = '{\"note\": \"new\"}' WHERE key = 'a'")
-        fire_once = StoredSchedules(using="default").poll
-        assert (fire_once(now), fire_once(now)) == (0.0, 1.0)
-        assert seen("SELECT payload ->> 'note' FROM salon_jobs_job") == [("b",)]
+        scheduler = StoredSchedules(using="default")
+        assert [scheduler.poll(now) for _ in range(2)] == [0.0, 1.0]
+        assert notes() == ["b"]
     fire(now)
-    assert seen("SELECT payload ->> 'note' FROM salon_jobs_job ORDER BY id") == [("b",), ("new",)]
+    assert notes() == ["b", "new"]
 
 
 def test_unknown_task_fails_after_five_minutes(caplog: pytest.LogCaptureFixture) -> None:
     """Until then it is left to others."""
-    schedule(call(), every=HOUR, key="k")
+    tick = hourly()
     change("UPDATE salon_jobs_schedule SET task = 'gone'")
-    tick = tick_of()
-    fire_once = StoredSchedules(using="default").poll
-    assert (fire_once(tick + MINUTE), history()) == (1.0, [])
+    assert (StoredSchedules(using="default").poll(tick + MINUTE), history()) == (1.0, [])
     fire(tick + 6 * MINUTE)
     [(_, outcome)] = history()
     assert outcome.startswith("failed: UnknownTask")
@@ -346,7 +342,7 @@ def test_edit_is_noticed_at_once(caplog: pytest.LogCaptureFixture) -> None:
     schedule(call("b"), every=HOUR, key="k")
     change("UPDATE salon_jobs_schedule SET next_at = now(), owed_from = now() - interval '1 h'")
     scheduler.poll()
-    assert seen("SELECT payload ->> 'note' FROM salon_jobs_job") == [("b",)]
+    assert notes() == ["b"]
     assert event_fields(caplog, "schedules_fired") == [{"fired": 1, "skipped": 0, "failed": 0}]
     values = shown(scheduler.samples())
     assert of(values, "schedule_ticks_total", outcome="fired") == 1
@@ -357,6 +353,7 @@ def test_edit_is_noticed_at_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_paused_schedule_owes_nothing() -> None:
+    """Neither does it after it is resumed."""
     handle = schedule(call(), every=HOUR, key="k", catch_up=DAY)
     tick = tick_of()
     assert pause_schedules(handle) == [ActionResult(handle.id, True)]
@@ -370,26 +367,21 @@ def test_paused_schedule_owes_nothing() -> None:
     ]
     assert resume_schedules("k") == [ActionResult("k", False, "it is not paused")]
     Scheduler(using="default").poll()
-    assert (jobs(), history()) == ([], [])
-    assert tick_of() == tick
+    assert (jobs(), history(), tick_of()) == ([], [], tick)
 
 
 def test_deleted_schedule_leaves_its_jobs() -> None:
-    for key in "ab":
-        schedule(call(), every=HOUR, key=key)
-    fire(max(tick_of("a"), tick_of("b")))
+    fire(hourly("a", "b"))
     assert delete_schedules("a") == [ActionResult("a", True)]
     assert (len(jobs()), seen("SELECT count(*) FROM salon_jobs_schedule_tick")) == (2, [(1,)])
     assert schedule(call(), every=HOUR, key="a").action == "created"
 
 
 def test_run_by_hand_moves_no_tick(process_id: int) -> None:
-    schedule(call("now"), every=HOUR, key="k")
-    tick = tick_of()
+    tick = hourly()
     pause_schedules("k")
-    handle = run_schedule("k", by="ann")
-    assert tick_of() == tick
-    assert seen("SELECT payload ->> 'note' FROM salon_jobs_job WHERE id = %s", handle.id) == [("now",)]
+    run_schedule("k", by="ann")
+    assert (tick_of(), notes()) == (tick, ["k"])
     run_due(process_id)
     assert seen("SELECT run_by, outcome FROM salon_jobs_schedule_tick") == [("ann", "succeeded")]
     with pytest.raises(OptionInvalid, match="no such schedule"):
@@ -412,6 +404,10 @@ def as_web() -> Iterator[None]:
         yield
 
 
+def changed(names: Any, change: Callable[..., list[ActionResult]] = pause_schedules) -> list[bool]:
+    return [result.changed for result in change(names)]
+
+
 @pytest.mark.usefixtures("as_web")
 def test_web_role_schedules_for_its_store(stores: list[UUID]) -> None:
     own, other, _ = stores
@@ -421,20 +417,17 @@ def test_web_role_schedules_for_its_store(stores: list[UUID]) -> None:
         theirs = schedule(tasks.in_store.call(store_id=other, number=2), every=HOUR, key="k")
         assert theirs.action == "created", "the same key of another store is another key"
         for name in (mine, mine.id):
-            assert [result.changed for result in pause_schedules(name)] == [False]
-            assert [result.changed for result in delete_schedules(name)] == [False]
+            assert changed(name) == changed(name, delete_schedules) == [False]
             with pytest.raises(OptionInvalid):
                 run_schedule(name)
-        assert [result.changed for result in pause_schedules("k")] == [True]
+        assert changed("k") == [True]
         with connections["web"].cursor() as cursor:
             cursor.execute("SELECT store_id FROM salon_jobs_schedule")
             assert cursor.fetchall() == [(other,)]
         with pytest.raises(EnqueueRefused, match=r"not the current store; .* inside"), transaction.atomic(using="web"):
             schedule(tasks.in_store.call(store_id=own), every=HOUR, key="k")
-    assert seen("SELECT store_id, paused_at IS NULL FROM salon_jobs_schedule ORDER BY id") == [
-        (own, True),
-        (other, False),
-    ]
+    states = "SELECT store_id, paused_at IS NULL FROM salon_jobs_schedule ORDER BY id"
+    assert seen(states) == [(own, True), (other, False)]
 
 
 @pytest.mark.usefixtures("as_web")
@@ -442,8 +435,8 @@ def test_web_role_schedules_system_tasks(stores: list[UUID]) -> None:
     """It changes them outside of stores."""
     with tenant_context(stores[0], using="web"):
         handle = schedule(call("system"), every=HOUR, key="k")
-        assert [result.changed for result in pause_schedules(["k", handle])] == [False, False]
-    assert [result.changed for result in pause_schedules(["k", handle])] == [True, True]
+        assert changed(["k", handle]) == [False, False]
+    assert changed(["k", handle]) == [True, True]
     assert run_schedule("k").id
     assert seen("SELECT store_id, payload ->> 'note' FROM salon_jobs_job") == [(None, "system")]
 
