@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -16,6 +18,7 @@ from salon_jobs.jobs import EnqueueAction, JobHandle
 from salon_jobs.jobs.pruning import Pruner
 from tests import tasks
 from tests.support import change, elsewhere, run_due, seen, wait_until_waiting
+from tests.waiting import LIMIT_S
 
 HOUR = timedelta(hours=1)
 MARKS = "SELECT job_id FROM salon_jobs_unique"
@@ -96,7 +99,7 @@ def test_concurrent_enqueue_waits(database: None, commits: bool) -> None:
             other = elsewhere(pool, once)
             wait_until_waiting()
             transaction.set_rollback(not commits)
-        second = other.result(10)
+        second = other.result(LIMIT_S)
     assert second.action is (EnqueueAction.KEPT if commits else EnqueueAction.INSERTED)
     assert (second.id == first.id) is commits
     assert seen(MARKS) == [(second.id,)]
@@ -104,20 +107,10 @@ def test_concurrent_enqueue_waits(database: None, commits: bool) -> None:
 
 
 def test_kept_enqueue_holds_nobody_up(database: None) -> None:
-    first, held, ends = once(), threading.Event(), threading.Event()
-
-    def keep() -> None:
-        with transaction.atomic():
-            assert once() == kept(first)
-            held.set()
-            assert ends.wait(10)
-
-    with ThreadPoolExecutor(2) as pool:
-        holder = elsewhere(pool, keep)
-        assert held.wait(10)
-        assert elsewhere(pool, once).result(10) == kept(first)
-        ends.set()
-        holder.result(10)
+    first = once()
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        assert once() == kept(first)
+        assert elsewhere(pool, once).result(LIMIT_S) == kept(first)
 
 
 def test_web_role_enqueues_for_its_store(stores: list[UUID]) -> None:
@@ -147,8 +140,12 @@ def test_unique_for_is_for_single_jobs(stores: list[UUID]) -> None:
         tasks.system.using(unique_for=HOUR).enqueue_many([tasks.system.call()])
     with pytest.raises(OptionInvalid, match=message):
         fan_out(tasks.in_store.using(unique_for=HOUR))
-    with pytest.raises(OptionInvalid, match="unique_for must be a timedelta from zero to 36,500 days, not 5"):
-        tasks.system.using(unique_for=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["unique_for", "max_wait"])
+def test_periods_are_timedeltas(option: str) -> None:
+    with pytest.raises(OptionInvalid, match=f"{option} must be a timedelta from zero to 36,500 days, not 5"):
+        tasks.keyed_system.using(**{option: 5})  # type: ignore[arg-type]
 
 
 HOUR = timedelta(hours=1)
@@ -181,20 +178,22 @@ def test_max_wait_makes_no_job_later(process_id: int) -> None:
 
 
 def test_max_wait_bounds_fan_outs(process_id: int, stores: list[UUID]) -> None:
-    for _ in range(2):
+    for waited in (45, 45, 0):
         fan_out(tasks.in_store.using(job_key="k", run_in=timedelta(minutes=30), max_wait=HOUR))
-        change("UPDATE salon_jobs_job SET created_at = created_at - interval '45 min'")
-    fan_out(tasks.in_store.using(job_key="k", run_in=timedelta(minutes=30), max_wait=HOUR))
+        change(f"UPDATE salon_jobs_job SET created_at = created_at - interval '{waited} min'")
     assert set(seen(DUE_AFTER)) == {(60,)}
 
 
-def test_max_wait_needs_replacement() -> None:
+@pytest.mark.parametrize(
+    ("enqueue", "options"),
+    [
+        (tasks.system.using, {}),
+        (tasks.keyed_system.using, {"job_key_mode": "preserve_run_at"}),
+        (partial(enqueue_job, "test-system", {}), {}),
+    ],
+    ids=["no key", "another mode", "by name"],
+)
+def test_max_wait_needs_replacement(enqueue: Callable[..., object], options: dict[str, Any]) -> None:
     message = "max_wait bounds how long job_key_mode='replace' postpones a job: pass a job_key, and no other mode"
     with pytest.raises(OptionInvalid, match=message):
-        tasks.system.using(max_wait=HOUR)
-    with pytest.raises(OptionInvalid, match=message):
-        tasks.keyed_system.using(max_wait=HOUR, job_key_mode="preserve_run_at")
-    with pytest.raises(OptionInvalid, match=message):
-        enqueue_job("test-system", {}, max_wait=HOUR)
-    with pytest.raises(OptionInvalid, match="max_wait must be a timedelta from zero to 36,500 days, not 5"):
-        debounced.task.using(max_wait=5)  # type: ignore[arg-type]
+        enqueue(max_wait=HOUR, **options)

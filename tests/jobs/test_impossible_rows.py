@@ -37,35 +37,19 @@ from tests.support import (
 
 ERROR = report(ValueError("no"))
 KEPT = {**django_settings.SALON_JOBS, "RETAIN_SUCCEEDED": 86_400}
+# What no job that has not ended has.
+LIVE = ["finished_at = now()", "reason = 'cancelled'"]
 IMPOSSIBLE = {
-    JobState.QUEUED: [
-        "leased_by = 1",
-        "begun_once_at = now()",
-        "finished_at = now()",
-        "cancel_requested_at = now()",
-        "reason = 'cancelled'",
-    ],
+    JobState.QUEUED: ["leased_by = 1", "begun_once_at = now()", "cancel_requested_at = now()", *LIVE],
     JobState.RUNNING: [
-        "leased_by = NULL",
-        "leased_by = 0",
-        "leased_by = 9223372036854775807",
-        "lease = 0",
-        "lease = -1",
-        "started_at = NULL",
-        "finished_at = now()",
-        "reason = 'cancelled'",
-        "state = 'queued'",
-        "state = 'failed', leased_by = NULL, finished_at = now()",
+        *(f"leased_by = {value}" for value in ("NULL", 0, 9223372036854775807)),
+        *("lease = 0", "lease = -1", "started_at = NULL", *LIVE),
+        *("state = 'queued'", "state = 'failed', leased_by = NULL, finished_at = now()"),
     ],
     JobState.SUCCEEDED: ["leased_by = 1", "started_at = NULL", "finished_at = NULL", "reason = 'cancelled'"],
     JobState.FAILED: [
-        "leased_by = 1",
-        "started_at = NULL",
-        "finished_at = NULL",
-        "cancel_requested_at = now()",
-        "error_class = NULL",
-        "reason = ''",
-        "state = 'queued'",
+        *("leased_by = 1", "started_at = NULL", "finished_at = NULL", "cancel_requested_at = now()"),
+        *("error_class = NULL", "reason = ''", "state = 'queued'"),
     ],
     JobState.CANCELLED: ["leased_by = 1", "finished_at = NULL", "state = 'queued'"],
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import pytest
@@ -18,8 +18,13 @@ from salon_jobs.jobs.options import KeyMode
 from salon_jobs.jobs.task import Task
 from tests import tasks
 from tests.support import change, claim, elsewhere, finish, seen, wait_until_waiting
+from tests.waiting import LIMIT_S
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def actions(handles: list[JobHandle]) -> list[str]:
+    return [handle.action for handle in handles]
 
 
 def enqueue_numbers(store_id: UUID, *numbers: int) -> Callable[[], list[JobHandle]]:
@@ -46,8 +51,8 @@ def test_crossing_batches_do_not_deadlock(stores: list[UUID]) -> None:
             # … which this one would hold already, while it wants 1.
             second = elsewhere(pool, enqueue_numbers(stores[0], 9, 1))
             wait_until_waiting(2)
-        assert [handle.action for handle in first.result(10)] == ["inserted", "kept", "kept"]
-        assert [handle.action for handle in second.result(10)] == ["kept", "kept"]
+        assert actions(first.result(LIMIT_S)) == ["inserted", "kept", "kept"]
+        assert actions(second.result(LIMIT_S)) == ["kept", "kept"]
     assert seen("SELECT job_key FROM salon_jobs_job ORDER BY 1") == [("k:1",), ("k:5",), ("k:9",)]
 
 
@@ -61,8 +66,8 @@ def test_fan_out_and_batch_do_not_deadlock(stores: list[UUID]) -> None:
             commit_a_waiting_job(stores[2], "k:7")
             second = elsewhere(pool, lambda: tasks.keyed.enqueue_many(calls))
             wait_until_waiting(2)
-        assert first.result(10) == FanOutResult(inserted=1, kept=2)
-        assert [handle.action for handle in second.result(10)] == ["kept", "kept"]
+        assert first.result(LIMIT_S) == FanOutResult(inserted=1, kept=2)
+        assert actions(second.result(LIMIT_S)) == ["kept", "kept"]
 
 
 def test_reversed_system_batches_do_not_deadlock(database: None) -> None:
@@ -73,9 +78,9 @@ def test_reversed_system_batches_do_not_deadlock(database: None) -> None:
             wait_until_waiting(1)
             second = elsewhere(pool, enqueue_notes("9", "1"))
             wait_until_waiting(2)
-        handles = first.result(10)
-        crosswise = second.result(10)
-    assert [handle.action for handle in handles] == ["inserted", "replaced", "inserted"]
+        handles = first.result(LIMIT_S)
+        crosswise = second.result(LIMIT_S)
+    assert actions(handles) == ["inserted", "replaced", "inserted"]
     assert crosswise == [JobHandle(handles[i].id, EnqueueAction.REPLACED) for i in (2, 0)], "in the order given"
 
 
@@ -94,7 +99,7 @@ def test_lock_of_many_keys_excludes_single_key(stores: list[UUID]) -> None:
             deduped.enqueue_many([tasks.keyed.call(store_id=stores[0], number=n) for n in range(1001)])
             single = elsewhere(pool, lambda: deduped.enqueue(store_id=stores[1], number=1))
             wait_until_waiting(1)
-        assert single.result(10).action is EnqueueAction.INSERTED
+        assert single.result(LIMIT_S).action is EnqueueAction.INSERTED
 
 
 def test_unsafe_dedupe_keeps_concurrent_job(database: None) -> None:
@@ -104,12 +109,15 @@ def test_unsafe_dedupe_keeps_concurrent_job(database: None) -> None:
             first = tasks.keyed_system.using(job_key="z", priority=5).enqueue(note="first")
             second = elsewhere(pool, lambda: deduped.enqueue(note="second"))
             wait_until_waiting(1)
-        assert second.result(10) == JobHandle(first.id, EnqueueAction.KEPT)
+        assert second.result(LIMIT_S) == JobHandle(first.id, EnqueueAction.KEPT)
     assert seen("SELECT payload->>'note', priority FROM salon_jobs_job") == [("first", 5)]
 
 
+ByMode: TypeAlias = Callable[[KeyMode], Task[..., None]]
+
+
 @pytest.fixture
-def by_mode() -> Iterator[Callable[[KeyMode], Task[..., None]]]:
+def by_mode() -> Iterator[ByMode]:
     """Declare a store task with one key in the mode asked for."""
 
     def declare(mode: KeyMode) -> Task[..., None]:
@@ -131,7 +139,7 @@ def by_mode() -> Iterator[Callable[[KeyMode], Task[..., None]]]:
     ],
 )
 def test_fan_out_meets_concurrent_job_by_mode(
-    stores: list[UUID], by_mode: Callable[[KeyMode], Task[..., None]], mode: KeyMode, expected: tuple[Any, ...]
+    stores: list[UUID], by_mode: ByMode, mode: KeyMode, expected: tuple[Any, ...]
 ) -> None:
     task = by_mode(mode)
     first = task.using(run_at=LATER, priority=5, queue="slow", max_attempts=9, job_key_mode="replace")
@@ -141,7 +149,7 @@ def test_fan_out_meets_concurrent_job_by_mode(
             cursor.execute("UPDATE salon_jobs_job SET attempts = 2")
             fanned = elsewhere(pool, lambda: fan_out(task, note="second"))
             wait_until_waiting(1)
-        assert fanned.result(10) == FanOutResult(inserted=2, kept=1)
+        assert fanned.result(LIMIT_S) == FanOutResult(inserted=2, kept=1)
     columns = "payload->>'note', priority, queue, max_attempts, run_at <= now(), attempts"
     assert seen(f"SELECT {columns} FROM salon_jobs_job WHERE id = %s", handle.id) == [expected]
 
@@ -154,12 +162,10 @@ def test_single_keyed_enqueue_takes_no_lock(stores: list[UUID]) -> None:
     assert len([query for query in queries.captured_queries if "SAVEPOINT" not in query["sql"]]) == 1
 
 
-def test_unsafe_dedupe_never_waits_for_run(
-    stores: list[UUID], by_mode: Callable[[KeyMode], Task[..., None]], process_id: int
-) -> None:
+def test_unsafe_dedupe_never_waits_for_run(stores: list[UUID], by_mode: ByMode, process_id: int) -> None:
     task = by_mode("unsafe_dedupe")
     task.enqueue(store_id=stores[0], note="running")
     [job] = claim(process_id)
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
         assert finish(job, process_id)
-        assert elsewhere(pool, lambda: fan_out(task, note="new")).result(10) == FanOutResult(inserted=2, kept=1)
+        assert elsewhere(pool, lambda: fan_out(task, note="new")).result(LIMIT_S) == FanOutResult(inserted=2, kept=1)

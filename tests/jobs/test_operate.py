@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,6 +20,7 @@ from salon_jobs.core.errors import EnqueueRefused, JobDoesNotExist, OptionInvali
 from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import control
 from tests import tasks
+from tests.jobs.threads import together
 from tests.management.operator import add as insert
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen, wait_until_waiting
@@ -42,20 +43,25 @@ def add(key: str, state: str) -> int:
     return insert(state=state, job_key=key)
 
 
+def change_one_by_one(verb: Callable[..., list[ActionResult]], ids: Iterable[int], statements: int) -> Any:
+    """Apply a verb, which takes so many statements; return whose jobs it changed, and why it did not the others'."""
+    with CaptureQueriesContext(connections[OPERATOR]) as captured:
+        results = verb(ids, using=OPERATOR)
+    assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == statements
+    changed = {result.id for result in results if result.changed}
+    return changed, {result.id: result.detail for result in results if not result.changed}
+
+
 def test_retry_is_one_statement(jobs: dict[str, int]) -> None:
     """It tells the result of each job."""
-    ids = [*jobs.values(), 10**9]
-    with CaptureQueriesContext(connections[OPERATOR]) as captured:
-        results = control.retry_jobs(ids, using=OPERATOR)
-    assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 1
-    changed = {jobs["failed"], jobs["cancelled"]}
+    changed, refused = change_one_by_one(control.retry_jobs, [*jobs.values(), 10**9], 1)
+    assert changed == {jobs["failed"], jobs["cancelled"]}
     refusal = "it is {}; only failed and cancelled jobs can be retried"
-    refused = {i: refusal.format(state) for state, i in jobs.items()} | {ids[-1]: GONE}
-    assert results == [ActionResult(i, True) if i in changed else ActionResult(i, False, refused[i]) for i in ids]
+    live = {jobs[state]: refusal.format(state) for state in ("queued", "running", "succeeded")}
+    assert refused == live | {10**9: GONE}
+    columns = "state, max_attempts, reason, finished_at, run_at <= now()"
     for job_id in changed:
-        assert seen(
-            "SELECT state, max_attempts, reason, finished_at, run_at <= now() FROM salon_jobs_job WHERE id = %s", job_id
-        ) == [("queued", 4, "", None, True)]
+        assert columns_of(job_id, columns) == ("queued", 4, "", None, True)
 
 
 def test_retry_removes_passed_expiry(database: None) -> None:
@@ -69,13 +75,10 @@ def test_retry_removes_passed_expiry(database: None) -> None:
 def test_cancel_is_one_statement(jobs: dict[str, int]) -> None:
     """It tells the result of each job."""
     del jobs["running"]  # test_cancellation.py
-    with CaptureQueriesContext(connections[OPERATOR]) as captured:
-        results = control.cancel_jobs(jobs.values(), using=OPERATOR)
-    assert sum("UPDATE salon_jobs_job" in query["sql"] for query in captured.captured_queries) == 1
-    assert {result.id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
-    assert {r.detail for r in results if not r.changed} == {
-        f"it is {state}; only queued, running and failed jobs can be cancelled" for state in ("succeeded", "cancelled")
-    }
+    changed, refused = change_one_by_one(control.cancel_jobs, jobs.values(), 1)
+    assert changed == {jobs["queued"], jobs["failed"]}
+    refusal = "it is {}; only queued, running and failed jobs can be cancelled"
+    assert refused == {jobs[state]: refusal.format(state) for state in ("succeeded", "cancelled")}
 
 
 def test_key_collision_refuses_only_that_job(database: None) -> None:
@@ -119,15 +122,8 @@ def test_other_integrity_errors_are_raised(jobs: dict[str, int]) -> None:
 
 def test_reversed_retries_do_not_deadlock(database: None) -> None:
     ids = [add(f"k:{number}", "failed") for number in range(100)]
-    ready = threading.Barrier(2)
-
-    def run(order: list[int]) -> int:
-        ready.wait(10)
-        return sum(result.changed for result in control.retry_jobs(order, using=OPERATOR))
-
-    with ThreadPoolExecutor(2) as pool:
-        works = [elsewhere(pool, partial(run, order)) for order in (ids, ids[::-1])]
-    assert sum(work.result() for work in works) == 100
+    both = together(*(partial(control.retry_jobs, each, using=OPERATOR) for each in (ids, ids[::-1])))
+    assert sum(result.changed for results in both for result in results) == 100
 
 
 def test_operators_lock_jobs_by_id(database: None) -> None:
@@ -159,34 +155,28 @@ def test_retry_at_an_instant(jobs: dict[str, int]) -> None:
     at = datetime.now(UTC) + timedelta(hours=5)
     change("UPDATE salon_jobs_job SET expires_at = now() + interval '1 hour' WHERE id = %s", jobs["failed"])
     assert control.retry_jobs([jobs["failed"]], at=at, using=OPERATOR) == [ActionResult(jobs["failed"], True)]
-    assert seen("SELECT state, run_at, expires_at FROM salon_jobs_job WHERE id = %s", jobs["failed"]) == [
-        ("queued", at, None)
-    ]
+    assert columns_of(jobs["failed"], "state, run_at, expires_at") == ("queued", at, None)
     with pytest.raises(OptionInvalid, match="time zone"):
         control.retry_jobs([jobs["cancelled"]], at=datetime(2026, 5, 6), using=OPERATOR)  # noqa: DTZ001
 
 
 def test_discard_ends_queued_and_failed_jobs(jobs: dict[str, int]) -> None:
-    results = control.discard_jobs(jobs.values(), using=OPERATOR)
-    assert {result.id for result in results if result.changed} == {jobs["queued"], jobs["failed"]}
-    assert {r.detail for r in results if not r.changed} == {
-        f"it is {state}; only queued and failed jobs can be discarded"
-        for state in ("running", "succeeded", "cancelled")
-    }
-    assert seen(
-        "SELECT count(*) FROM salon_jobs_job WHERE reason = 'discarded: by an operator' AND state = 'cancelled'"
-        " AND finished_at IS NOT NULL"
-    ) == [(2,)]
-    assert seen("SELECT cancel_requested_at FROM salon_jobs_job WHERE id = %s", jobs["running"]) == [(None,)]
+    changed, refused = change_one_by_one(control.discard_jobs, jobs.values(), 1)
+    assert changed == {jobs["queued"], jobs["failed"]}
+    refusal = "it is {}; only queued and failed jobs can be discarded"
+    assert refused == {jobs[state]: refusal.format(state) for state in ("running", "succeeded", "cancelled")}
+    for job_id in changed:
+        ended = columns_of(job_id, "reason, state, finished_at IS NOT NULL")
+        assert ended == ("discarded: by an operator", "cancelled", True)
+    assert columns_of(jobs["running"], "cancel_requested_at") == (None,)
 
 
 def test_only_queued_jobs_are_changed(jobs: dict[str, int]) -> None:
-    results = control.change_jobs(jobs.values(), priority=-5, using=OPERATOR)
-    assert {result.id for result in results if result.changed} == {jobs["queued"]}
+    change_priority = partial(control.change_jobs, priority=-5)
+    assert change_one_by_one(change_priority, jobs.values(), 1)[0] == {jobs["queued"]}
     control.change_jobs([jobs["queued"]], queue="night", using=OPERATOR)
-    assert seen("SELECT id, priority FROM salon_jobs_job WHERE queue = 'night' OR priority <> 0") == [
-        (jobs["queued"], -5)
-    ]
+    changed = seen("SELECT id, priority FROM salon_jobs_job WHERE queue = 'night' OR priority <> 0")
+    assert changed == [(jobs["queued"], -5)]
 
 
 def test_handles_and_ids_are_taken_alike(database: None) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from typing import Any
 
 import psycopg
 import pytest
-from django.db import connections
 
 from salon_jobs.core.records import JobState
 from salon_jobs.db import statements
@@ -21,8 +19,11 @@ from salon_jobs.models import Process
 from salon_jobs.schedules.scheduler import fire, register, skip
 from salon_jobs.worker.maintenance import RescueCounts
 from tests import tasks
+from tests.jobs.rows import count
+from tests.jobs.threads import together
 from tests.settings import url_for
-from tests.support import change, elsewhere, event_fields, in_state, moved_to, rescuer, seen, selected
+from tests.support import be_silent, change, elsewhere, event_fields, in_state, moved_to, rescuer, seen, selected
+from tests.waiting import LIMIT_S
 
 DAYS = {"succeeded": 1, "cancelled": 7, "failed": 90}
 
@@ -47,52 +48,48 @@ def remaining() -> set[int]:
     return {row[0] for row in seen("SELECT id FROM salon_jobs_job")}
 
 
+def pruned() -> PruneCounts:
+    return Pruner(using="default").run_once()
+
+
 def test_only_jobs_past_retention_go(database: None, settings: Any) -> None:
     """Their errors go with them."""
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": timedelta(days=1)}
-    gone = {state: ended(state, timedelta(days=days, minutes=1))[0] for state, days in DAYS.items()}
-    stays = {ended(state, timedelta(days=days, minutes=-1))[0] for state, days in DAYS.items()}
-    assert Pruner(using="default").run_once() == PruneCounts({"succeeded": 1, "cancelled": 1, "failed": 1, "errors": 3})
-    assert remaining() == stays
-    assert {row[0] for row in seen("SELECT job_id FROM salon_jobs_job_error")} == stays
-    assert not remaining() & set(gone.values())
-    assert Pruner(using="default").run_once() == PruneCounts({})
+    for state, days in DAYS.items():
+        ended(state, timedelta(days=days, minutes=1))
+    stays = {ended(state, timedelta(days=days, minutes=-10))[0] for state, days in DAYS.items()}
+    assert pruned() == PruneCounts({"succeeded": 1, "cancelled": 1, "failed": 1, "errors": 3})
+    assert remaining() == {row[0] for row in seen("SELECT job_id FROM salon_jobs_job_error")} == stays
+    assert pruned() == PruneCounts({})
 
 
 @pytest.mark.parametrize("state", ["queued", "running"])
 def test_live_job_is_never_touched(database: None, state: str) -> None:
     [job] = ended(state, timedelta(days=9999))
     change("UPDATE salon_jobs_job SET created_at = now() - interval '27 years', run_at = created_at")
-    assert Pruner(using="default").run_once() == PruneCounts({})
-    assert remaining() == {job}
-    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(1,)]
+    assert pruned() == PruneCounts({})
+    assert (remaining(), count("salon_jobs_job_error")) == ({job}, 1)
 
 
 def test_none_keeps_for_ever(database: None, settings: Any) -> None:
-    keys = ("RETAIN_SUCCEEDED", "RETAIN_FAILED")
-    settings.SALON_JOBS = {**settings.SALON_JOBS, **dict.fromkeys(keys)}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": None, "RETAIN_FAILED": None}
     for state in DAYS:
         ended(state, timedelta(days=9999))
-    change(
-        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at) VALUES (1, 1, 'X', '1999-1-1')"
-    )
-    assert Pruner(using="default").run_once() == PruneCounts({})
+    error = "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at)"
+    change(f"{error} VALUES (1, 1, 'X', '1999-1-1')")
+    assert pruned() == PruneCounts({})
 
 
 def test_retry_in_flight_is_left_alone(database: None) -> None:
     """The pruner does not wait for it."""
     mine, other = ended("failed", timedelta(days=91), 2)
-    with psycopg.connect(url_for("jobs_operator")) as retrying, connections["default"].cursor() as cursor:
+    with psycopg.connect(url_for("jobs_operator")) as retrying, ThreadPoolExecutor(1) as pool:
         retrying.execute(f"UPDATE salon_jobs_job SET {moved_to('queued')} WHERE id = %s".encode(), [mine])
-        cursor.execute("SET lock_timeout = '2s'")
-        try:
-            assert Pruner(using="default").run_once().deleted["failed"] == 1, "it does not wait for the retry"
-        finally:
-            cursor.execute("RESET lock_timeout")
+        assert elsewhere(pool, pruned).result(LIMIT_S).deleted["failed"] == 1
         assert remaining() == {mine}
         retrying.rollback()
     assert control.retry_jobs([mine, other], using="operator")[0].changed
-    assert Pruner(using="default").run_once() == PruneCounts({})
+    assert pruned() == PruneCounts({})
 
 
 def test_two_pruners_share_the_work(database: None) -> None:
@@ -109,19 +106,18 @@ def test_two_pruners_share_the_work(database: None) -> None:
 
 def test_round_is_bounded(database: None, caplog: pytest.LogCaptureFixture) -> None:
     """The next one goes on."""
-    ended("failed", timedelta(days=91), 2 * BATCH + 1)
-    ended("cancelled", timedelta(days=8))
-    ticking = count(step=0.2)
+    ticking = itertools.count(step=0.2)
     caplog.set_level("INFO", "salon_jobs")
     work = Pruner(clock=lambda: next(ticking), using="default")
-    assert work.run_once() == PruneCounts({"failed": 2 * BATCH + 1, "cancelled": 1, "errors": 2 * BATCH + 2})
-    assert event_fields(caplog, "pruned") == [{"failed": 2001, "cancelled": 1, "errors": 2002}]
-    ended("failed", timedelta(days=91), 2 * BATCH + 1)
-    ended("cancelled", timedelta(days=8))
-    ticking = count(step=10)
+    for step in (0.2, 10):
+        ended("failed", timedelta(days=91), 2 * BATCH + 1)
+        ended("cancelled", timedelta(days=8))
+        ticking = itertools.count(step=step)
+        if step < 1:
+            assert work.run_once() == PruneCounts({"failed": 2 * BATCH + 1, "cancelled": 1, "errors": 2 * BATCH + 2})
+            assert event_fields(caplog, "pruned") == [{"failed": 2001, "cancelled": 1, "errors": 2002}]
     assert work.run_once() == PruneCounts({"failed": BATCH, "cancelled": 1, "errors": BATCH + 1}, more=True)
-    assert work.run_once().more
-    assert not work.run_once().more
+    assert [work.run_once().more for _ in range(2)] == [True, False]
 
 
 def test_orphaned_errors_go_by_pages(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,15 +139,15 @@ def test_tick_is_kept_while_it_could_refire(database: None) -> None:
     # Fired ahead of its time by --at, which does not advance the entry: it is still owed.
     assert fire("entry", old, lambda: added, advance=False, using="default")
     change("UPDATE salon_jobs_cron_tick SET fired_at = tick_at")
-    assert Pruner(using="default").run_once() == PruneCounts({})
+    assert pruned() == PruneCounts({})
     assert fire("entry", old, lambda: added, advance=False, using="default") is None, (
         "the row keeps it from firing again"
     )
     skip("entry", old, using="default")
-    assert Pruner(using="default").run_once() == PruneCounts({"ticks": 1})
+    assert pruned() == PruneCounts({"ticks": 1})
     # Long past, but fired just now: a second --at must not fire it again.
     assert fire("entry", old, lambda: added, advance=False, using="default")
-    assert Pruner(using="default").run_once() == PruneCounts({})
+    assert pruned() == PruneCounts({})
     assert fire("entry", old, lambda: added, advance=False, using="default") is None
 
 
@@ -160,42 +156,37 @@ def test_fan_out_record_is_kept_like_ticks(database: None, settings: Any) -> Non
     insert = "INSERT INTO salon_jobs_fan_out (task, digest, created_at) VALUES ('ping', '', now() - %s)"
     for days in (31, 29, 11, 9):
         change(insert, timedelta(days=days))
-    assert Pruner(using="default").run_once() == PruneCounts({"fan_outs": 1})
+    assert pruned() == PruneCounts({"fan_outs": 1})
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_FAILED": timedelta(days=10)}
-    assert Pruner(using="default").run_once() == PruneCounts({"fan_outs": 2})
+    assert pruned() == PruneCounts({"fan_outs": 2})
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_FAILED": None}
     change(insert, timedelta(days=9999))
-    assert Pruner(using="default").run_once() == PruneCounts({"fan_outs": 1})
+    assert pruned() == PruneCounts({"fan_outs": 1})
 
 
 @pytest.mark.parametrize("kind", ["worker", "scheduler", "test"])
 def test_silent_process_of_any_kind_goes(database: None, kind: str) -> None:
-    Process.objects.create(kind=kind, hostname="gone", pid=1)
+    process = Process.objects.create(kind=kind, hostname="gone", pid=1)
     assert rescuer().run_once() == RescueCounts()
-    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '16 s'")
+    be_silent(process.pk)
     assert rescuer().run_once() == RescueCounts(processes=1)
-    assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
+    assert count("salon_jobs_process") == 0
 
 
 def test_pruners_and_retries_do_not_deadlock(database: None) -> None:
     """They lose no job."""
     ids = ended("failed", timedelta(days=91), 2 * BATCH)
-    ready = threading.Barrier(4)
     retried: list[int] = []
 
     def prune() -> None:
-        ready.wait(10)
-        while Pruner(using="default").run_once().deleted:
+        while pruned().deleted:
             pass
 
     def retry() -> None:
-        ready.wait(10)
         for start in range(2 * BATCH - 10, 0, -100):
             results = control.retry_jobs(ids[start : start + 10], using="operator")
             retried.extend(result.id for result in results if result.changed)
 
-    with ThreadPoolExecutor(4) as pool:
-        for work in [elsewhere(pool, work) for work in (prune, prune, prune, retry)]:
-            work.result(60)
-    Pruner(using="default").run_once()
+    together(prune, prune, prune, retry)
+    pruned()
     assert remaining() == set(retried), "what was retried stays, everything else is gone"

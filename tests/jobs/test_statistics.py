@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -27,9 +23,11 @@ from salon_jobs.worker import maintenance as maintenance_module
 from salon_jobs.worker.maintenance import Maintenance
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
+from tests.jobs.threads import together
 from tests.settings import url_for
-from tests.support import change, claim, elsewhere, rescuer, run_due, running_job, seen
+from tests.support import be_silent, change, claim, rescuer, run_due, running_job, seen
 from tests.tasks import Hooks
+from tests.waiting import LIMIT_S
 
 HOUR = timedelta(hours=1)
 
@@ -49,7 +47,7 @@ def outcomes() -> dict[str, dict[str, int]]:
     return {each.task: {k: v for k, v in each.outcomes.items() if v} for each in totals(HOUR, using="operator")}
 
 
-def ended_run(process_id: int, *, took_s: float, waited_s: float) -> RunningJob:
+def ended_run(process_id: int, *, took_s: float = 1, waited_s: float = 1) -> RunningJob:
     """Return a run of a claimed job that took and waited so long."""
     tasks.system.enqueue()
     [job] = claim(process_id, 1)
@@ -58,21 +56,28 @@ def ended_run(process_id: int, *, took_s: float, waited_s: float) -> RunningJob:
     return running
 
 
+ONE: dict[str, dict[str, int]] = {"test-system": {"succeeded": 1}}
+
+
+ERRORS = [None, Snooze(timedelta(days=1)), Discard("gone"), ValueError("once"), OSError("for the last time")]
+
+
 def test_every_end_is_counted(stores: list[UUID], process_id: int, hooks: Hooks, counted: TaskStatistics) -> None:
-    for error in (None, Snooze(timedelta(days=1)), Discard("gone"), ValueError("once")):
-        hooks.store = _raising(error)
-        tasks.in_store.enqueue(store_id=stores[0])
+    def handler(number: int, **_: object) -> None:
+        if error := ERRORS[number]:
+            raise error
+
+    hooks.store = handler
+    for number, error in enumerate(ERRORS):
+        attempts = 1 if isinstance(error, OSError) else 3
+        tasks.in_store.using(max_attempts=attempts).enqueue(store_id=stores[0], number=number)
         run_due(process_id)
-    hooks.store = _raising(ValueError("for the last time"))
-    tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0])
-    run_due(process_id)
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)
     ends.settle(running_job(job, process_id), Released())
     counted.flush(using="default")
-    assert outcomes() == {
-        "test-store": {"succeeded": 1, "snoozed": 1, "cancelled": 1, "retried": 1, "failed": 1, "released": 1}
-    }
+    ended = ("succeeded", "snoozed", "cancelled", "retried", "failed", "released")
+    assert outcomes() == {"test-store": dict.fromkeys(ended, 1)}
     [of_store] = totals(HOUR, using="operator")
     assert of_store.runs == 5, "a run that was interrupted says nothing about how long it takes"
 
@@ -96,7 +101,7 @@ def test_rescued_jobs_are_counted(stores: list[UUID], process_id: int, counted: 
     tasks.system.using(queue="other", max_attempts=1).enqueue()
     claim(process_id)
     change("UPDATE salon_jobs_job SET rescues = 5 WHERE queue = 'other'")
-    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '16 s'")
+    be_silent(process_id)
     rescuer().run_once()
     counted.flush(using="default")
     assert outcomes() == {"test-store": {"rescued": 1}, "test-system": {"failed": 1}}
@@ -108,15 +113,12 @@ def test_durations_and_waits_are_added_up(process_id: int, counted: TaskStatisti
         counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=took_s, waited_s=waited_s)])
         counted.flush(using="default")
     [row] = totals(HOUR, using="operator")
-    assert row.outcomes == {**dict.fromkeys(STORED_OUTCOMES, 0), "succeeded": 3}
-    assert row.runs == 3
+    assert (row.outcomes, row.runs) == ({**dict.fromkeys(STORED_OUTCOMES, 0), "succeeded": 3}, 3)
     assert row.mean_duration_s == pytest.approx(2.02 / 3)
-    assert row.mean_wait_s == pytest.approx(200 / 3, abs=5)
-    assert row.durations[bucket_of(0.01)] == 2
-    assert row.durations[bucket_of(2)] == 1
-    assert row.duration(0.5) == pytest.approx(0.01, rel=0.42)
-    assert row.duration(0.95) == pytest.approx(2, rel=0.42)
-    assert row.wait(0.95) == pytest.approx(100, rel=0.42)
+    # How long each waited beyond that depends on the machine.
+    assert 200 / 3 <= row.mean_wait_s < 200 / 3 + LIMIT_S
+    assert (row.durations[bucket_of(0.01)], row.durations[bucket_of(2)]) == (2, 1)
+    assert (row.duration(0.5), row.duration(0.95)) == pytest.approx((0.01, 2), rel=0.42)
 
 
 def test_stopping_worker_adds_batched_successes(process_id: int) -> None:
@@ -135,41 +137,32 @@ def test_empty_flush_adds_nothing(database: None, counted: TaskStatistics) -> No
 
 
 def test_outage_keeps_counts(process_id: int, counted: TaskStatistics) -> None:
-    counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
+    counted.count(events.JOB_SUCCEEDED, [ended_run(process_id)])
     change("SELECT pg_terminate_backend(%s)", connection.connection.info.backend_pid)
     with pytest.raises(DatabaseError):
         counted.flush(using="default")
     connections["default"].close()
-    counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
-    counted.flush(using="default")
-    counted.flush(using="default")
+    counted.count(events.JOB_SUCCEEDED, [ended_run(process_id)])
+    for _ in range(2):
+        counted.flush(using="default")
     assert outcomes() == {"test-system": {"succeeded": 2}}
 
 
 def test_flush_waits_its_time(process_id: int, counted: TaskStatistics, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
-    counted.flush_when_due(using="default")
-    assert outcomes() == {}
-    monkeypatch.setattr(statistics, "FLUSH_EVERY_S", 0.0)
-    counted.flush_when_due(using="default")
-    assert outcomes() == {"test-system": {"succeeded": 1}}
+    counted.count(events.JOB_SUCCEEDED, [ended_run(process_id)])
+    for every_s, added in ((10_000.0, {}), (0.0, ONE)):
+        monkeypatch.setattr(statistics, "FLUSH_EVERY_S", every_s)
+        counted.flush_when_due(using="default")
+        assert outcomes() == added
 
 
 def test_stopping_maintenance_adds_counts(process_id: int, counted: TaskStatistics) -> None:
-    counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
+    counted.count(events.JOB_SUCCEEDED, [ended_run(process_id)])
     maintenance = Maintenance(using="default")
     maintenance.start()
     maintenance.stop()
-    assert maintenance.join(10)
-    assert outcomes() == {"test-system": {"succeeded": 1}}
-
-
-def together(*works: Callable[[], object]) -> None:
-    """Run on threads of their own that begin at once."""
-    ready = threading.Barrier(len(works))
-    with ThreadPoolExecutor(len(works)) as pool:
-        for each in [elsewhere(pool, partial(lambda work: (ready.wait(10), work()), work)) for work in works]:
-            each.result(60)
+    assert maintenance.join(LIMIT_S)
+    assert outcomes() == ONE
 
 
 def test_concurrent_counts_are_not_lost(process_id: int, counted: TaskStatistics) -> None:
@@ -183,23 +176,24 @@ def test_concurrent_counts_are_not_lost(process_id: int, counted: TaskStatistics
         for _ in range(20):
             counted.flush(using="default")
 
-    together(count, count, count, flush, flush)
+    together(count, count, count, flush, flush, partial(counted.count, events.JOB_LEASE_LOST, []))
     counted.flush(using="default")
     assert outcomes() == {"test-system": {"succeeded": 3_000}}
 
 
 def test_concurrent_flushes_do_not_deadlock(database: None) -> None:
+    """Processes add the same tasks in any order."""
     names = [f"task-{number}" for number in range(50)]
 
     def add(order: list[str]) -> None:
         mine = TaskStatistics()
-        for _ in range(10):
+        for _ in range(4):
             for name in order:
                 mine.count_untimed(events.JOB_RESCUED, name, "default")
             mine.flush(using="default")
 
     together(*(partial(add, names[::step]) for step in (1, -1, 1, -1)))
-    assert outcomes() == {name: {"rescued": 40} for name in names}
+    assert outcomes() == {name: {"rescued": 16} for name in names}
 
 
 def test_old_statistics_are_pruned(database: None) -> None:
@@ -216,11 +210,3 @@ def test_old_statistics_are_pruned(database: None) -> None:
         assert Pruner(using="default").run_once() == PruneCounts({"statistics": 1400})
     assert Pruner(using="default").run_once() == PruneCounts({"statistics": 100})
     assert seen("SELECT count(*) FROM salon_jobs_task_minute") == [(60,)]
-
-
-def _raising(error: Exception | None) -> Any:
-    def handler(*_: object, **__: object) -> None:
-        if error is not None:
-            raise error
-
-    return handler

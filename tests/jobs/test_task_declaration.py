@@ -207,12 +207,15 @@ def test_system_task_is_not_atomic() -> None:
 
 
 @pytest.mark.parametrize("name", [5, "", "-dash", ".dot", "a b", "a/b", "a\n", "café", "x" * 256])
-def test_names_take_letters_digits_and_three_signs(name: Any) -> None:
+def test_bad_names_are_refused(name: Any) -> None:
     with pytest.raises(TaskInvalid, match=r"cannot be a task's name: .*; give _fine another one with name='…'"):
         task(name=name)(_fine)
-    for good in ("0", "salon.send_receipt", "Has-Capitals", "dash-", "x" * 255):
-        assert task(name=good)(_fine).name == good
-        registry.unregister(good)
+
+
+@pytest.mark.parametrize("name", ["0", "salon.send_receipt", "Has-Capitals", "dash-", "x" * 255])
+def test_good_names_are_taken(name: str) -> None:
+    assert task(name=name)(_fine).name == name
+    registry.unregister(name)
 
 
 def test_arguments_of_chunk_are_payload_fields() -> None:
@@ -331,8 +334,12 @@ def test_name_needs_loaded_apps() -> None:
 
 
 def test_name_belongs_to_one_function() -> None:
-    task(name=NAME)(_fine)
-    task(name=NAME)(_fine)
+    for wrong in (_async_generator, _with_store):
+        with pytest.raises(TaskInvalid):
+            task(name=NAME)(wrong)  # type: ignore[type-var]
+    assert NAME not in registry.task_names(), "a declaration that is refused leaves the name free"
+    for _ in range(2):
+        task(name=NAME)(_fine)
     with pytest.raises(TaskInvalid, match=f"two tasks are named '{NAME}'"):
         store_task(name=NAME)(_with_store)
 
@@ -343,14 +350,6 @@ def test_timeout_is_retried_if_named() -> None:
     assert ErrorRules(retry_on=(TimedOut,)).outcome(error) == Errored(error)
     assert ErrorRules().outcome(error) == Errored(error)
     assert ErrorRules(discard_on=(TimedOut,)).outcome(error) == Cancelled("discarded", "TimedOut: timed out")
-
-
-def test_refused_declaration_leaves_name_free() -> None:
-    wrongs: list[Callable[..., Any]] = [_async_generator, _with_store]
-    for wrong in wrongs:
-        with pytest.raises(TaskInvalid):
-            task(name=NAME)(wrong)
-    assert NAME not in registry.task_names()
 
 
 def test_declared_task_is_still_a_function() -> None:
@@ -389,27 +388,23 @@ def test_impossible_timeouts_are_refused(options: dict[str, Any], why: str) -> N
 
 def test_unset_means_off() -> None:
     off = Timeouts()
-    assert not off.any
-    assert off.run_s(1e9) is None
-    assert off.expiry(1e9) is None
+    assert (off.any, off.run_s(1e9), off.expiry(1e9)) == (False, None, None)
 
 
 @pytest.mark.parametrize("timeout_s", [10, 15, 3600])
 def test_waiting_shortens_timeout(timeout_s: float) -> None:
-    timeout, half = timedelta(seconds=timeout_s), timedelta(seconds=30)
-    assert Timeouts(timeout=timeout, wait_timeout=half).run_s(20) == timeout_s
-    assert Timeouts(timeout=timeout, wait_timeout=half, waiting_shortens_timeout=True).run_s(20) == 10
+    options = {"timeout": timedelta(seconds=timeout_s), "wait_timeout": timedelta(seconds=30)}
+    assert Timeouts(**options).run_s(20) == timeout_s
+    assert Timeouts(**options, waiting_shortens_timeout=True).run_s(20) == 10
 
 
-@pytest.mark.parametrize(("waited_s", "left_s"), [(0, 15), (15, 15), (16, 14), (29, 1), (29.9, 1)])
-def test_timeout_is_shortened_to_a_second_at_least(waited_s: float, left_s: float) -> None:
-    options = {"timeout": timedelta(seconds=15), "wait_timeout": timedelta(seconds=30)}
+@pytest.mark.parametrize(
+    ("timeout_s", "waited_s", "left_s"),
+    [(15, 0, 15), (15, 15, 15), (15, 16, 14), (15, 29, 1), (15, 29.9, 1), (0.5, 29.9, 0.5)],
+)
+def test_timeout_is_shortened_to_a_second_at_least(timeout_s: float, waited_s: float, left_s: float) -> None:
+    options = {"timeout": timedelta(seconds=timeout_s), "wait_timeout": timedelta(seconds=30)}
     assert Timeouts(**options, waiting_shortens_timeout=True).run_s(waited_s) == left_s
-
-
-def test_timeout_below_a_second_stays() -> None:
-    short = timedelta(seconds=0.5)
-    assert Timeouts(timeout=short, wait_timeout=MINUTE, waiting_shortens_timeout=True).run_s(59.9) == 0.5
 
 
 def test_job_expires_after_wait_timeout() -> None:
@@ -419,12 +414,8 @@ def test_job_expires_after_wait_timeout() -> None:
 
 
 def test_wait_timeout_counts_after_overtime() -> None:
-    timeouts = Timeouts(
-        timeout=timedelta(hours=1),
-        wait_timeout=MINUTE,
-        wait_overtime=timedelta(seconds=30),
-        waiting_shortens_timeout=True,
-    )
+    hour, half = timedelta(hours=1), timedelta(seconds=30)
+    timeouts = Timeouts(timeout=hour, wait_timeout=MINUTE, wait_overtime=half, waiting_shortens_timeout=True)
     assert timeouts.expiry(90) is None
     assert timeouts.expiry(91) == "waited 91 s, 61 s of it after the overtime, longer than 60 s"
     assert [timeouts.run_s(waited_s) for waited_s in (0, 30, 50)] == [60, 60, 40]
