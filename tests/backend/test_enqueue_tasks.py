@@ -56,7 +56,8 @@ def test_enqueue_returns_logs_and_signals_result(caplog: pytest.LogCaptureFixtur
     logged = f"Task id={result.id} path=tests.backend.calls.add enqueued backend=default"
     assert (LOGGER, 10, logged) in caplog.record_tuples
     assert isinstance(result, TaskResult)
-    assert (result.task, result.status, result.is_finished) == (calls.add, TaskResultStatus.READY, False)
+    assert result.task is calls.add
+    assert (result.status, result.is_finished) == (TaskResultStatus.READY, False)
     assert (str(UUID(result.id)), UUID(result.id).version) == (result.id, 4)
     assert seen("SELECT created_at FROM salon_jobs_job") == [(result.enqueued_at,)]
     assert (result.started_at, result.last_attempted_at, result.finished_at) == (None, None, None)

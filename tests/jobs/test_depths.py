@@ -12,7 +12,7 @@ from salon_jobs.control import pause
 from salon_jobs.db import statements
 from salon_jobs.jobs import waiting as depths_module
 from salon_jobs.jobs.pruning import Pruner
-from salon_jobs.jobs.waiting import Depth, depths, record_depths
+from salon_jobs.jobs.waiting import Depth, depths, look_at_queue, record_depths
 from tests.management.operator import add
 from tests.support import change, in_state, plan_nodes, seen, selected
 from tests.waiting import LIMIT_S
@@ -128,3 +128,8 @@ def test_old_rows_are_pruned(database: None) -> None:
 
 def test_larger_depths_win() -> None:
     assert Depth(1, 5, None, 9).at_least(Depth(3, 2, 1.0, 4)) == Depth(3, 5, 1.0, 9)
+
+
+def test_empty_queue_has_no_lag(database: None) -> None:
+    front = look_at_queue(using="default")
+    assert (front.lag_s, front.unknown_tasks) == (0.0, ())

@@ -43,7 +43,7 @@ def add(key: str, state: str) -> int:
     return insert(state=state, job_key=key)
 
 
-def change_one_by_one(verb: Callable[..., list[ActionResult]], ids: Iterable[int], statements: int) -> Any:
+def change_one_by_one(verb: Callable[..., list[ActionResult[Any]]], ids: Iterable[int], statements: int) -> Any:
     """Apply a verb, which takes so many statements; return whose jobs it changed, and why it did not the others'."""
     with CaptureQueriesContext(connections[OPERATOR]) as captured:
         results = verb(ids, using=OPERATOR)

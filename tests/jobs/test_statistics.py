@@ -116,6 +116,7 @@ def test_durations_and_waits_are_added_up(process_id: int, counted: TaskStatisti
     assert (row.outcomes, row.runs) == ({**dict.fromkeys(STORED_OUTCOMES, 0), "succeeded": 3}, 3)
     assert row.mean_duration_s == pytest.approx(2.02 / 3)
     # How long each waited beyond that depends on the machine.
+    assert row.mean_wait_s is not None
     assert 200 / 3 <= row.mean_wait_s < 200 / 3 + LIMIT_S
     assert (row.durations[bucket_of(0.01)], row.durations[bucket_of(2)]) == (2, 1)
     assert (row.duration(0.5), row.duration(0.95)) == pytest.approx((0.01, 2), rel=0.42)

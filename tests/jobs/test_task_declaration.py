@@ -336,7 +336,7 @@ def test_name_needs_loaded_apps() -> None:
 def test_name_belongs_to_one_function() -> None:
     for wrong in (_async_generator, _with_store):
         with pytest.raises(TaskInvalid):
-            task(name=NAME)(wrong)  # type: ignore[type-var]
+            task(name=NAME)(wrong)
     assert NAME not in registry.task_names(), "a declaration that is refused leaves the name free"
     for _ in range(2):
         task(name=NAME)(_fine)
@@ -393,9 +393,9 @@ def test_unset_means_off() -> None:
 
 @pytest.mark.parametrize("timeout_s", [10, 15, 3600])
 def test_waiting_shortens_timeout(timeout_s: float) -> None:
-    options = {"timeout": timedelta(seconds=timeout_s), "wait_timeout": timedelta(seconds=30)}
-    assert Timeouts(**options).run_s(20) == timeout_s
-    assert Timeouts(**options, waiting_shortens_timeout=True).run_s(20) == 10
+    timeout, half = timedelta(seconds=timeout_s), timedelta(seconds=30)
+    assert Timeouts(timeout=timeout, wait_timeout=half).run_s(20) == timeout_s
+    assert Timeouts(timeout=timeout, wait_timeout=half, waiting_shortens_timeout=True).run_s(20) == 10
 
 
 @pytest.mark.parametrize(

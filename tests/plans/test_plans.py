@@ -178,16 +178,16 @@ def test_web_role_finds_jobs_by_index(crowded: int) -> None:
 
 @pytest.fixture(scope="module")
 def history(crowded: int) -> Iterator[None]:
-    """Add what a pruner walks through: 20,000 failed jobs that are kept, 5,000 old ones, their errors, old ticks."""
+    """Add what a pruner walks through: 60,000 failed jobs that are kept, 20,000 old ones, their errors, old ticks."""
     row = in_state(
-        "CASE WHEN n <= 20000 THEN 'failed' ELSE 'succeeded' END",
+        "CASE WHEN n <= 60000 THEN 'failed' ELSE 'succeeded' END",
         task="'ping'",
-        finished_at="now() - CASE WHEN n <= 20000 THEN interval '30 days' ELSE interval '2 days' END",
+        finished_at="now() - CASE WHEN n <= 60000 THEN interval '30 days' ELSE interval '2 days' END",
     )
-    change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, 25000) AS n")
+    change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, 80000) AS n")
     change(
         "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at)"
-        " SELECT n, 1, 'X', now() - interval '2 days' FROM generate_series(1, 25000) AS n"
+        " SELECT n, 1, 'X', now() - interval '2 days' FROM generate_series(1, 62000) AS n"
     )
     change(
         "INSERT INTO salon_jobs_cron_tick (entry, tick_at, fired_at)"
@@ -249,11 +249,11 @@ def test_pruning_ticks_reads_one_entry(history: None, days: int, most: int) -> N
 
 @pytest.fixture(scope="module")
 def busy_fortnight(migrated: None) -> Iterator[None]:
-    """Fill the statistics: three tasks, every third minute of fifteen days."""
+    """Fill the statistics: three tasks, every minute of fifteen days."""
     change(
         "INSERT INTO salon_jobs_task_minute"
-        " SELECT now() - n * interval '3 minutes', 'task-' || task, 'default', 1, 0, 0, 0, 0, 0, 0, 1, '{1}', 1, '{1}'"
-        "   FROM generate_series(1, 7200) AS n, generate_series(1, 3) AS task"
+        " SELECT now() - n * interval '1 minute', 'task-' || task, 'default', 1, 0, 0, 0, 0, 0, 0, 1, '{1}', 1, '{1}'"
+        "   FROM generate_series(1, 21600) AS n, generate_series(1, 3) AS task"
     )
     change("ANALYZE salon_jobs_task_minute")
     yield
@@ -267,7 +267,7 @@ def test_statistics_use_primary_key(busy_fortnight: None) -> None:
         assert max(map(rows_read, scans(plan, "salon_jobs_task_minute"))) <= max(read, 1)
     plan = nodes("task_totals", {"last": timedelta(hours=1), "task": None, "queue": None})
     assert indexes(plan) == {"salon_jobs_task_minute_pkey"}
-    assert max(map(rows_read, scans(plan, "salon_jobs_task_minute"))) <= 63
+    assert max(map(rows_read, scans(plan, "salon_jobs_task_minute"))) <= 183
     row = {
         "task": "task-1",
         "queue": "default",

@@ -121,9 +121,3 @@ def test_paused_backlog_hides_no_late_queue(waiting: None) -> None:
     assert front.paused == {"flood": 10_000}
     assert is_age(front.lag_s)
     assert front.late_s.keys() == {"default"}
-
-
-def test_empty_queue_has_no_lag(database: None) -> None:
-    change("TRUNCATE salon_jobs_job CASCADE")
-    front = look_at_queue(using="default")
-    assert (front.lag_s, front.unknown_tasks) == (0.0, ())

@@ -404,7 +404,7 @@ def as_web() -> Iterator[None]:
         yield
 
 
-def changed(names: Any, change: Callable[..., list[ActionResult]] = pause_schedules) -> list[bool]:
+def changed(names: Any, change: Callable[..., list[ActionResult[Any]]] = pause_schedules) -> list[bool]:
     return [result.changed for result in change(names)]
 
 
