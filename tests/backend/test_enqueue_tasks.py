@@ -195,19 +195,20 @@ def test_enqueueing_from_coroutines() -> None:
 
 
 def test_aenqueue_is_one_query() -> None:
-    captured = CaptureQueriesContext(connections["default"])
+    def begin() -> CaptureQueriesContext:
+        return CaptureQueriesContext(connections["default"]).__enter__()
 
-    def end() -> None:
+    def end(captured: CaptureQueriesContext) -> int:
         captured.__exit__(None, None, None)
         connections["default"].close()
+        return len(captured)
 
-    async def go() -> None:
-        await sync_to_async(captured.__enter__)()
+    async def go() -> int:
+        captured = await sync_to_async(begin)()
         await calls.add.aenqueue(1)
-        await sync_to_async(end)()
+        return await sync_to_async(end)(captured)
 
-    asyncio.run(go())
-    assert len(captured) == 1
+    assert asyncio.run(go()) == 1
 
 
 def test_results_compare_hash_copy_and_pickle() -> None:

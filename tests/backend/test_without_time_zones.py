@@ -31,7 +31,7 @@ from tests.plans.explain import signed_in
 from tests.settings import url_for
 from tests.support import change
 from tests.tasks import Hooks
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 PARIS = ZoneInfo("Europe/Paris")
 # Paris is two hours ahead of UTC on the first of July.
@@ -58,7 +58,7 @@ def stored(column: str, table: str = "salon_jobs_job") -> list[datetime]:
 def is_now(instant: datetime | None) -> bool:
     """Return whether an instant is naive, and within the last seconds by the project's clock."""
     assert instant is not None
-    return timezone.is_naive(instant) and abs(timezone.now() - instant) < timedelta(seconds=30)
+    return timezone.is_naive(instant) and abs(timezone.now() - instant) < timedelta(seconds=LIMIT_S)
 
 
 def test_naive_run_after_is_in_project_time_zone() -> None:
@@ -173,7 +173,7 @@ def test_messages_are_replayed_by_naive_times() -> None:
         emit(ORDERS, event="order.created", payload={})
     assert len(drain_outbox()) == 1
     message = Message.objects.get()
-    assert abs(datetime.now(UTC) - message.created_at) < timedelta(seconds=30)
+    assert abs(datetime.now(UTC) - message.created_at) < timedelta(seconds=LIMIT_S)
     # Not now: one hour in the year comes twice, and a naive time means the first.
     change("UPDATE salon_jobs_message SET created_at = %s", datetime(2026, 7, 1, 10, 0, 30, tzinfo=UTC))
     since = datetime(2026, 7, 1, 12)  # noqa: DTZ001

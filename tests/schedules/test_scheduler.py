@@ -22,6 +22,7 @@ from salon_jobs.jobs import enqueue
 from salon_jobs.schedules import entries
 from salon_jobs.schedules.scheduler import Scheduler, fire, job_of, register
 from tests import tasks
+from tests.jobs.threads import together
 from tests.metrics import of, shown
 from tests.settings import url_for
 from tests.support import change, elsewhere, event_fields, seen, wait_until_waiting
@@ -56,18 +57,16 @@ def _fired() -> list[tuple[Any, ...]]:
     return seen("SELECT entry, tick_at FROM salon_jobs_cron_tick ORDER BY 1, 2")
 
 
-def _known_for(age: timedelta) -> Clock:
+def _known_for(age: timedelta, now: datetime | None = None) -> Clock:
     """Make every entry known for so long; return a scheduler at the database's time, which does not go on."""
     register([entry.name for entry in entries.cron_entries.all()], using="default")
-    [(now,)] = seen("SELECT now()")
+    now = now or seen("SELECT now()")[0][0]
     change("UPDATE salon_jobs_cron_entry SET registered_at = %s", now - age)
     return Clock(now)
 
 
 def _poll_together(*schedulers: Scheduler) -> None:
-    with ThreadPoolExecutor(len(schedulers)) as pool:
-        for polling in [elsewhere(pool, each.poll) for each in schedulers]:
-            polling.result(LIMIT_S)
+    together(*(each.poll for each in schedulers))
 
 
 def _ticks(now: datetime, count: int) -> list[datetime]:
@@ -242,10 +241,7 @@ def test_new_entry_owes_no_ticks(crontab: None) -> None:
 def test_backfill_reaches_as_declared(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
     cron("*/10 * * * *", tasks.system, backfill=timedelta(hours=1), name="hour")
     cron("*/10 * * * *", tasks.system, name="none")
-    _known_for(timedelta(hours=3))
-    now = TICK + 6 * MINUTE
-    change("UPDATE salon_jobs_cron_entry SET registered_at = %s", now - timedelta(hours=3))
-    scheduler = Clock(now)
+    scheduler = _known_for(timedelta(hours=3), TICK + 6 * MINUTE)
     scheduler.poll()
     assert _fired() == [("hour", TICK - minutes * MINUTE) for minutes in range(50, -1, -10)]
     # --at fires the first one all the same.
@@ -364,9 +360,7 @@ def test_missed_ticks_are_reported_once(crontab: None, caplog: pytest.LogCapture
     """Also while the first due one fails."""
     payload = Payload()
     cron("* * * * *", tasks.system, payload=payload)
-    _known_for(MINUTE)
-    change("UPDATE salon_jobs_cron_entry SET registered_at = %s", TICK - 30 * MINUTE)
-    scheduler = Clock(TICK)
+    scheduler = _known_for(30 * MINUTE, TICK)
     for _ in range(3):
         scheduler.poll()
     assert [fields["missed"] for fields in event_fields(caplog, "cron_missed")] == [24]

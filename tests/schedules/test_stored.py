@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -31,11 +31,11 @@ from salon_jobs.schedules.stored import next_tick
 from tests import tasks
 from tests.e2e.worker_process import INHERITED
 from tests.interpreter import run_python
+from tests.jobs.threads import together
 from tests.metrics import of, shown
 from tests.settings import url_for
-from tests.support import change, elsewhere, event_fields, run_due, seen
+from tests.support import change, event_fields, run_due, seen
 from tests.tasks import Hooks
-from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.usefixtures("database")
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -159,9 +159,7 @@ def test_concurrent_schedulers_fire_each_tick_once() -> None:
         count - 1,
     )
     now = tick_of("0")
-    with ThreadPoolExecutor(2) as pool:
-        for polling in [elsewhere(pool, lambda: fire(now)) for _ in range(2)]:
-            polling.result(LIMIT_S)
+    together(*[partial(fire, now)] * 2)
     fire(now)
     assert seen("SELECT count(*), count(DISTINCT payload) FROM salon_jobs_job") == [(count, count)]
     assert seen("SELECT count(*) FROM salon_jobs_schedule_tick") == [(count,)]
