@@ -55,7 +55,6 @@ def test_enqueue_returns_logs_and_signals_result(caplog: pytest.LogCaptureFixtur
     assert sent == [(SalonJobsBackend, result)]
     logged = f"Task id={result.id} path=tests.backend.calls.add enqueued backend=default"
     assert (LOGGER, 10, logged) in caplog.record_tuples
-    assert isinstance(result, TaskResult)
     assert result.task is calls.add
     assert (result.status, result.is_finished) == (TaskResultStatus.READY, False)
     assert (str(UUID(result.id)), UUID(result.id).version) == (result.id, 4)
@@ -63,6 +62,7 @@ def test_enqueue_returns_logs_and_signals_result(caplog: pytest.LogCaptureFixtur
     assert (result.started_at, result.last_attempted_at, result.finished_at) == (None, None, None)
     assert (result.args, result.kwargs, result.backend) == ([2], {"right": 3}, "default")
     assert (result.errors, result.worker_ids, result.attempts) == ([], [], 0)
+    assert isinstance(result, TaskResult)
     with pytest.raises(ValueError, match="not finished yet"):
         _ = result.return_value
     [row] = rows()

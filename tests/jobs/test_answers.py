@@ -183,9 +183,7 @@ def test_wait_in_enqueuing_transaction_is_refused(process_id: int, inside: Calla
     assert not own.refresh().is_uncommitted
 
 
-def test_role_and_store_decide_whose_jobs_are_awaited(
-    process_id: int, hooks: Hooks, stores: list[UUID], settings: Any
-) -> None:
+def test_role_and_store_limit_waiting(process_id: int, hooks: Hooks, stores: list[UUID], settings: Any) -> None:
     hooks.system, hooks.store = lambda **_: 3, lambda **_: 4
     of_store = tasks.in_store.enqueue(store_id=stores[0])
     kept, system = tasks.kept_result_in_store.enqueue(store_id=stores[0]), tasks.kept_result.enqueue()

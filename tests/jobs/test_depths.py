@@ -11,7 +11,6 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.control import pause
 from salon_jobs.db import statements
 from salon_jobs.jobs import waiting as depths_module
-from salon_jobs.jobs.pruning import Pruner
 from salon_jobs.jobs.waiting import Depth, depths, look_at_queue, record_depths
 from tests.management.operator import add
 from tests.support import change, in_state, plan_nodes, seen, selected
@@ -117,13 +116,6 @@ def test_minute_is_written_once(database: None) -> None:
     rows = seen("SELECT queue, waiting, due, oldest_due_s >= 60, exact FROM salon_jobs_queue_minute")
     assert {("mail", 1, 1, True, True), ("default", 0, 0, False, True)} <= {*rows}
     assert len(rows) == len({queue for queue, *_ in rows})
-
-
-def test_old_rows_are_pruned(database: None) -> None:
-    ages = "unnest(ARRAY['15 days', '13 days']::interval[]) AS age"
-    change(f"INSERT INTO salon_jobs_queue_minute SELECT now() - age, 'default', 1, 1, 0, true FROM {ages}")
-    assert Pruner(using="default").run_once().deleted["depths"] == 1
-    assert seen("SELECT now() - minute < '14 days' FROM salon_jobs_queue_minute") == [(True,)]
 
 
 def test_larger_depths_win() -> None:

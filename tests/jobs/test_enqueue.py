@@ -315,9 +315,7 @@ def test_terminated_connection_is_replaced(announced: Announced, monkeypatch: py
 
 
 @pytest.mark.parametrize("used", [True, False])
-def test_closed_connection_raises_djangos_error(
-    announced: Announced, request: pytest.FixtureRequest, used: bool
-) -> None:
+def test_closed_connection_is_an_error(announced: Announced, request: pytest.FixtureRequest, used: bool) -> None:
     request.addfinalizer(connection.close)
     connection.close()
     connection.ensure_connection()

@@ -14,7 +14,6 @@ from salon_jobs import current_job
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.jobs import progress
 from salon_jobs.jobs.progress import ProgressWriter
-from salon_jobs.jobs.pruning import Pruner
 from tests import tasks
 from tests.management.operator import run
 from tests.plans.explain import JOBS, signed_in
@@ -78,13 +77,6 @@ def test_progress_is_seen_during_run(process_id: int, hooks: Hooks, stores: list
         eventually(lambda: seen(ROWS), [])
     assert not progress.writer._new
     assert not progress.writer._shown
-
-
-def test_progress_of_dead_process_is_pruned(process_id: int, hooks: Hooks) -> None:
-    columns = "salon_jobs_job_progress (job_id, lease, done, text, updated_at)"
-    change(f"INSERT INTO {columns} VALUES (1, 1, 1, '', now() - interval '2 days'), (2, 1, 1, '', now())")
-    assert Pruner(using="default").run_once().deleted["progress"] == 1
-    assert seen(ROWS) == [(2, 1)]
 
 
 def test_progress_takes_whole_numbers(process_id: int, hooks: Hooks) -> None:

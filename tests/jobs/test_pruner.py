@@ -48,8 +48,13 @@ def remaining() -> set[int]:
     return {row[0] for row in seen("SELECT id FROM salon_jobs_job")}
 
 
+def a_pruner() -> Pruner:
+    """Return a pruner for which no time passes, since a round ends after a while."""
+    return Pruner(clock=lambda: 0.0, using="default")
+
+
 def pruned() -> PruneCounts:
-    return Pruner(using="default").run_once()
+    return a_pruner().run_once()
 
 
 def test_only_jobs_past_retention_go(database: None, settings: Any) -> None:
@@ -125,7 +130,7 @@ def test_orphaned_errors_go_by_pages(database: None, monkeypatch: pytest.MonkeyP
     insert = "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at)"
     change(f"{insert} SELECT 10000000, 1, 'X', now() - interval '25 h' FROM generate_series(1, 10000)")
     change(f"{insert} VALUES (%s, 2, 'X', now() - interval '25 h'), (10000000, 1, 'X', now())", job)
-    work = Pruner(using="default")
+    work = a_pruner()
     assert work.run_once() == PruneCounts({"errors": 10_000})
     assert seen("SELECT job_id FROM salon_jobs_job_error ORDER BY id") == [(job,), (job,), (10_000_000,)]
     assert work.run_once() == PruneCounts({})
@@ -162,6 +167,21 @@ def test_fan_out_record_is_kept_like_ticks(database: None, settings: Any) -> Non
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_FAILED": None}
     change(insert, timedelta(days=9999))
     assert pruned() == PruneCounts({"fan_outs": 1})
+
+
+@pytest.mark.parametrize(
+    ("kind", "days", "insert"),
+    [
+        ("depths", 14, "queue_minute SELECT now() - age, 'default', 1, 1, 0, true"),
+        ("progress", 1, "job_progress (job_id, lease, done, text, updated_at) SELECT 1 + n, 1, 1, '', now() - age"),
+    ],
+)
+def test_old_rows_are_pruned(database: None, kind: str, days: int, insert: str) -> None:
+    for number, hours in enumerate((1, -1)):
+        age = timedelta(days=days, hours=hours)
+        change(f"INSERT INTO salon_jobs_{insert} FROM (VALUES (%s::interval, %s)) AS row (age, n)", age, number)
+    assert pruned().deleted == {kind: 1}
+    assert count(f"salon_jobs_{insert.split(maxsplit=1)[0]}") == 1
 
 
 @pytest.mark.parametrize("kind", ["worker", "scheduler", "test"])

@@ -74,9 +74,7 @@ def _missing_attribute(day: datetime.nowhere) -> None: ...  # type: ignore[name-
         (task, _missing_attribute, "an annotation cannot be evaluated"),
     ],
 )
-def test_impossible_signature_is_refused(
-    declare: Callable[..., Any], function: Callable[..., Any], message: str
-) -> None:
+def test_bad_signature_is_refused(declare: Callable[..., Any], function: Callable[..., Any], message: str) -> None:
     with pytest.raises(TaskInvalid, match=message) as caught:
         declare(name=NAME)(function)
     assert NAME in str(caught.value)

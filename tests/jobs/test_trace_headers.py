@@ -53,9 +53,7 @@ def fail(**_: object) -> None:
 
 @pytest.mark.parametrize("alias", ["default", "web"])
 @pytest.mark.parametrize("way", WAYS)
-def test_job_keeps_trace_of_enqueue(
-    stores: list[UUID], tracer: RecordingTracer, settings: Any, alias: str, way: str
-) -> None:
+def test_job_keeps_its_trace(stores: list[UUID], tracer: RecordingTracer, settings: Any, alias: str, way: str) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": alias}
     with transaction.atomic(using=alias) if "no store" in way else tenant_context(stores[0]):
         WAYS[way](stores[0])
@@ -76,9 +74,7 @@ def test_fan_out_keeps_trace(stores: list[UUID], tracer: RecordingTracer) -> Non
 
 @pytest.mark.parametrize("mode", ["replace", "preserve_run_at"])
 @pytest.mark.parametrize("task", [tasks.keyed, tasks.keyed_system], ids=["store", "system"])
-def test_waiting_job_takes_trace_with_payload(
-    stores: list[UUID], tracer: RecordingTracer, task: Any, mode: str
-) -> None:
+def test_waiting_job_takes_new_trace(stores: list[UUID], tracer: RecordingTracer, task: Any, mode: str) -> None:
     arguments = {"note": "a"} if task is tasks.keyed_system else {"store_id": stores[0], "number": 1}
     task.using(job_key_mode=mode).enqueue(**arguments)
     tracer.given = {"traceparent": "another"}

@@ -246,17 +246,14 @@ def explained(migrated: None) -> Iterator[Explained]:
 
 def added(store_ids: list[Any], mode: str) -> dict[str, Any]:
     """Return the parameters that add a job with the same key for each store."""
-    return {
+    unused = dict.fromkeys(("store_id", "concurrency_keys", "run_ats", "ticks"))
+    return unused | {
         "task": TASK,
         "payloads": "\n".join("{}" for _ in store_ids),
         "store_ids": ",".join(map(str, store_ids)),
-        "store_id": None,
         "options": json.dumps({"job_key_mode": mode}),
         "job_keys": ["same"] * len(store_ids),
-        "concurrency_keys": None,
         "traces": [None],
-        "run_ats": None,
-        "ticks": None,
     }
 
 
@@ -296,20 +293,11 @@ def test_fan_out_looks_up_each_store(explained: Explained, mode: str, again: boo
     if again:
         change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT %s, id, 'same' FROM store", TASK)
     change("INSERT INTO salon_jobs_fan_out (id, task, digest) VALUES (1, %s, '')", TASK)
-    parameters: dict[str, Any] = {
-        "task": TASK,
-        "payload": "{}",
-        "options": json.dumps({"job_key_mode": mode}),
-        "job_key": "same",
-        "concurrency_key": None,
-        "marker": "#",
-        "jitter": timedelta(0),
-        "exclude": [],
-        "fan_out_id": 1,
-        "wants_ids": again,
-    }
+    keys = {"job_key": "same", "concurrency_key": None, "options": json.dumps({"job_key_mode": mode})}
+    stores = {"marker": "#", "jitter": timedelta(0), "exclude": [], "fan_out_id": 1, "wants_ids": again}
     statement = statements.load("fan_out").replace("__function__", conf.fan_out_function)
-    assert_each_key_has_its_probe(explained.nodes(statement, parameters))
+    plan = explained.nodes(statement, {"task": TASK, "payload": "{}", **keys, **stores})
+    assert_each_key_has_its_probe(plan)
 
 
 KEYS = 3_000

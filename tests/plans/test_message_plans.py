@@ -64,43 +64,23 @@ def identities(ids: range) -> dict[str, Any]:
 
 def statements() -> dict[str, dict[str, Any]]:
     """Return what a relay asks, at its worst."""
-    everywhere = {
-        "types": [TYPE] * PARTITIONS,
-        "partitions": list(range(PARTITIONS)),
-        "afters": [ROWS // 2] * PARTITIONS,
-        "takes": [125] * PARTITIONS,
-        "bound": ROWS,
-    }
+    everywhere = {"types": [TYPE] * PARTITIONS, "partitions": list(range(PARTITIONS)), "bound": ROWS}
     aggregate = {"aggregate_type": TYPE, "aggregate_id": "parked"}
+    passed_over = {"partition": parked_in(), "in_memory": list(range(1, 4001)), "take": 500}
+    thousand = identities(range(1, PARKED + 1, 30))
+    failed = {"tries": [1] * 1000, "finals": [False] * 1000, "waits": [1.0] * 1000, "errors": ["refused"] * 1000}
+    nowhere = {"codes": ["TEST.NOWHERE"] * 1000, "errors": ["nowhere"] * 1000, "wait_s": 0}
+    takes = {"afters": [ROWS // 2] * PARTITIONS, "takes": [125] * PARTITIONS, "without": []}
     return {
-        "fetch_messages": {**everywhere, "without": []},
+        "fetch_messages": everywhere | takes,
         "fetch_aggregate": {**aggregate, "after": ROWS - PARKED, "upto": ROWS, "take": 1000},
-        "fetch_passed_over": {
-            "aggregate_type": TYPE,
-            "partition": parked_in(),
-            "upto": ROWS,
-            "in_memory": list(range(1, 4001)),
-            "take": 500,
-        },
+        "fetch_passed_over": {"aggregate_type": TYPE, "upto": ROWS, **passed_over},
         "message_destinations": {},
         "mark_published": identities(range(1, PARKED + 1, 15)),
-        "mark_skipped": {**identities(range(1, PARKED + 1, 30)), "reasons": ["skipped"] * 1000},
-        "mark_unpublished": {
-            **identities(range(1, PARKED + 1, 30)),
-            "tries": [1] * 1000,
-            "finals": [False] * 1000,
-            "waits": [1.0] * 1000,
-            "errors": ["refused"] * 1000,
-            "owner": 1,
-        },
+        "mark_skipped": {**thousand, "reasons": ["skipped"] * 1000},
+        "mark_unpublished": {**thousand, **failed, "owner": 1},
         "oldest_message": {"types": [TYPE], "partitions": PARTITIONS},
-        "block_unresolvable": {
-            **identities(range(1, PARKED + 1, 30)),
-            "codes": ["TEST.NOWHERE"] * 1000,
-            "errors": ["nowhere"] * 1000,
-            "owner": 1,
-            "wait_s": 0,
-        },
+        "block_unresolvable": {**thousand, **nowhere, "owner": 1},
         "fetch_heads": {"ids": list(range(1, PARKED + 1, 60))},
         "prune_messages": {"after": PARKED // 2, "published": "1 hour", "skipped": "1 hour"},
     }

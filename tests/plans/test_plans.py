@@ -80,9 +80,7 @@ def test_leases_of_batch_are_compared_by_hash(crowded: int, keep: bool) -> None:
         ("other_leases", {"process_id": 2, "fences": [100 ^ 1]}, "salon_jobs_job_leased"),
     ],
 )
-def test_process_finds_its_jobs_by_one_index(
-    crowded: int, statement: str, parameters: dict[str, Any], index: str
-) -> None:
+def test_process_finds_jobs_by_index(crowded: int, statement: str, parameters: dict[str, Any], index: str) -> None:
     plan = nodes(statement, parameters)
     assert_no_full_scan(plan)
     assert indexes(plan) == {index}

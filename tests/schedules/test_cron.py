@@ -263,9 +263,7 @@ def offset(wall: datetime) -> timedelta:
     zone=st.sampled_from([*ZONES, "Pacific/Apia"]),
     start=instants() | near_change(),
 )
-def test_firings_match_minute_by_minute_walk(
-    times: tuple[str, str], days: tuple[str, str], zone: str, start: datetime
-) -> None:
+def test_firings_match_minute_walk(times: tuple[str, str], days: tuple[str, str], zone: str, start: datetime) -> None:
     """Compare with a slow walk over every minute of two days that applies the rules directly."""
     tz, (minute, hour), (day, weekday) = ZoneInfo(zone), times, days
     wildcard, minutes, hours = hour.startswith("*"), expand(minute, 59), expand(hour, 23)
