@@ -20,11 +20,10 @@ from salon_jobs.core.errors import EnqueueRefused, JobDoesNotExist, OptionInvali
 from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import control
 from tests import tasks
-from tests.jobs.threads import together
 from tests.management.operator import add as insert
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen, wait_until_waiting
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 OPERATOR = "operator"
 GONE = "there is no such job, or you may not see it"
@@ -108,7 +107,7 @@ def test_key_taken_during_retry(database: None, others: int) -> None:
         # A batch is tried again job by job, and finds the holder then.
         name = f"job {holder}" if others else "another job"
         refusal = ActionResult(held, False, f"{name} waits under its key; cancel that one first")
-        assert retried.result(10) == [refusal, *(ActionResult(id_, True) for id_ in free)]
+        assert retried.result(LIMIT_S) == [refusal, *(ActionResult(id_, True) for id_ in free)]
 
 
 def test_other_integrity_errors_are_raised(jobs: dict[str, int]) -> None:
@@ -120,12 +119,6 @@ def test_other_integrity_errors_are_raised(jobs: dict[str, int]) -> None:
         change("ALTER TABLE salon_jobs_job DROP CONSTRAINT for_this_test")
 
 
-def test_reversed_retries_do_not_deadlock(database: None) -> None:
-    ids = [add(f"k:{number}", "failed") for number in range(100)]
-    both = together(*(partial(control.retry_jobs, each, using=OPERATOR) for each in (ids, ids[::-1])))
-    assert sum(result.changed for results in both for result in results) == 100
-
-
 def test_operators_lock_jobs_by_id(database: None) -> None:
     """Whatever the order in which they name them: a third transaction holds one until both have begun."""
     ids = [add(f"k:{number}", "failed") for number in range(3)]
@@ -135,7 +128,7 @@ def test_operators_lock_jobs_by_id(database: None) -> None:
             orders = (ids, ids[::-1])
             works = [elsewhere(pool, partial(control.retry_jobs, order, using=OPERATOR)) for order in orders]
             wait_until_waiting(2)
-        assert sum(result.changed for work in works for result in work.result(10)) == 3
+        assert sum(result.changed for work in works for result in work.result(LIMIT_S)) == 3
 
 
 def test_store_changes_only_its_jobs(stores: list[UUID]) -> None:

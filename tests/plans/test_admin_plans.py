@@ -17,8 +17,6 @@ from tests.plans.explain import JOBS, rows_read, scans_of, signed_in
 from tests.settings import SALON_JOBS
 from tests.support import change, in_state, seen, selected, store_id_of, store_id_sql
 
-__all__ = ["JOBS"]  # which others import from here
-
 ENDED = 150_000
 WAITING = 20_750
 STORE = str(store_id_of(1))
