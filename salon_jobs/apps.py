@@ -52,6 +52,7 @@ class SalonJobsConfig(AppConfig):
             OutboxSettings().require_producer()
         register(_late("checks.check_all"), "salon_jobs")
         register(_late("checks.check_database"), Tags.database)
+        register(_late("checks.caches.check_caches"), Tags.urls)
         _install_sentry()
         _install_tracing()
         leave_read_only_servers()

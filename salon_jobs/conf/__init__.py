@@ -46,6 +46,13 @@ def middleware() -> tuple[str, ...]:
     return tuple(django_settings.MIDDLEWARE)
 
 
+def cache_settings() -> tuple[dict[str, dict[str, Any]], str, str | None]:
+    """Return Django's CACHES, the alias in which middleware caches pages, and that of sessions if a cache has them."""
+    in_cache = django_settings.SESSION_ENGINE.rpartition(".")[2] in ("cache", "cached_db")
+    sessions = django_settings.SESSION_CACHE_ALIAS if in_cache else None
+    return django_settings.CACHES, django_settings.CACHE_MIDDLEWARE_ALIAS, sessions
+
+
 def task_backends() -> set[str]:
     """Return the dotted paths of the backends in TASKS, except Django's own."""
     given: dict[str, dict[str, Any]] = getattr(django_settings, "TASKS", {})

@@ -18,7 +18,7 @@ from django.db import connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
-from django.utils.cache import patch_vary_headers
+from django.utils.cache import patch_cache_control, patch_vary_headers
 from django.utils.translation import gettext
 
 from salon_jobs.conf import settings as conf
@@ -31,7 +31,7 @@ from salon_jobs.tenancy.choice import CHOICE, choose_store
 from salon_jobs.tenancy.connections import discard, reset_after_request, watch_sessions
 from salon_jobs.tenancy.context import TenantContext, sync_step, tenant_context
 from salon_jobs.tenancy.names import store_words
-from salon_jobs.tenancy.resolvers import StoreResolver, make_resolver
+from salon_jobs.tenancy.resolvers import StoreResolver, SubdomainResolver, make_resolver
 from salon_jobs.tenancy.violations import denial_of, denying
 
 Closers: TypeAlias = tuple[Callable[[], object], ...]
@@ -287,9 +287,14 @@ def log_refusal(request: HttpRequest, refused: StoreRefused) -> None:
 
 
 def vary_by_store(resolver: StoreResolver, response: HttpResponseBase) -> None:
-    """Tell caches which headers the store depends on."""
+    """Tell caches which headers the store depends on, and those that users share to keep no copy.
+
+    What a view declares ``public`` may be kept, and so may the pages of stores with host names of their own.
+    """
     if vary := getattr(resolver, "vary", ()):
         patch_vary_headers(response, vary)
+    if not isinstance(resolver, SubdomainResolver) and "public" not in response.get("Cache-Control", ""):
+        patch_cache_control(response, private=True)
 
 
 def _view_of(request: HttpRequest) -> Callable[..., Any] | None:

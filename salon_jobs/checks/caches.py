@@ -1,0 +1,133 @@
+"""Checks that no cache hands one store's page, or a session, to another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+from django.core.cache import DEFAULT_CACHE_ALIAS
+from django.core.checks import CheckMessage, Error
+from django.middleware.cache import CacheMiddleware, FetchFromCacheMiddleware, UpdateCacheMiddleware
+from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils.module_loading import import_string
+
+from salon_jobs.conf import cache_settings, middleware
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.tenancy.caches import store_key
+from salon_jobs.tenancy.request import TenantMiddleware
+from salon_jobs.tenancy.resolvers import StoreResolver, SubdomainResolver, make_resolver
+
+KEY_FUNCTION: Final = f"{store_key.__module__}.{store_key.__name__}"
+_PAGE_CACHES: Final = (UpdateCacheMiddleware, FetchFromCacheMiddleware)
+_METHODS: Final = ("dispatch", "get", "head", "list", "retrieve")
+_DEEPEST: Final = 8
+
+
+def check_caches(**_: Any) -> list[CheckMessage]:
+    """Check that caches of pages and of sessions suit stores, unless each store has a host name of its own.
+
+    Loads the URLs.
+    """
+    try:
+        if conf.store_model is None:
+            return []
+    except ConfigurationError:
+        return []  # E001
+    known, of_middleware, of_sessions = cache_settings()
+    # A host is part of a page's key.
+    found = [] if isinstance(_resolver(), SubdomainResolver) else list(_check_pages(known, of_middleware))
+    if of_sessions is not None and known.get(of_sessions, {}).get("KEY_FUNCTION") in (KEY_FUNCTION, store_key):
+        text = f"sessions are in the cache {of_sessions!r}, whose keys contain the store: views would not find them"
+        hint = "set SESSION_CACHE_ALIAS to a cache without this KEY_FUNCTION"
+        found.append(Error(text, hint=hint, id="salon_jobs.E063"))
+    return found
+
+
+def _resolver() -> StoreResolver | None:
+    try:
+        return make_resolver()
+    except ConfigurationError:
+        return None  # E030
+
+
+def _check_pages(known: Mapping[str, Mapping[str, Any]], of_middleware: str) -> Iterator[CheckMessage]:
+    names = middleware()
+    tenants = [position for position, name in enumerate(names) if _is(name, TenantMiddleware)]
+    of_pages = [position for position, name in enumerate(names) if _is(name, *_PAGE_CACHES)]
+    users: dict[str, str] = {}
+    if tenants and of_pages:
+        users[of_middleware] = names[of_pages[0]]
+        if of_pages[0] < tenants[0]:
+            hint = f"in MIDDLEWARE, put {names[tenants[0]]!r} before what caches pages"
+            yield Error(f"{names[of_pages[0]]} caches pages outside of their stores", hint=hint, id="salon_jobs.E061")
+    for path, view in _views():
+        if _has_store(path, view, by_middleware=bool(tenants)):
+            for alias in _aliases(view):
+                users.setdefault(alias, f"the view of {path!r}")
+    for alias, user in sorted(users.items()):
+        if "KEY_FUNCTION" not in known.get(alias, {}):
+            text = f"the cache {alias!r}, in which {user} caches pages, may hand one store's page to another"
+            hint = f"set CACHES[{alias!r}]['KEY_FUNCTION'] to {KEY_FUNCTION!r}"
+            yield Error(text, hint=hint, id="salon_jobs.E062")
+
+
+def _is(path: str, *kinds: type) -> bool:
+    try:
+        found: object = import_string(path)
+    except ImportError:  # reported by Django
+        return False
+    return isinstance(found, type) and issubclass(found, kinds)
+
+
+def _has_store(path: str, view: Any, *, by_middleware: bool) -> bool:
+    """Return whether a view runs as a store: by the middleware, or as one of Django REST framework's."""
+    framework = sys.modules.get("salon_jobs.integrations.rest_framework")
+    if framework is not None and issubclass(getattr(view, "cls", object), framework.TenantAPIView):
+        return True
+    is_free = getattr(view, "salon_jobs_without_store", False) or path.startswith(tuple(conf.paths_without_store))
+    return by_middleware and not is_free
+
+
+def _views(resolver: URLResolver | None = None, prefix: str = "/") -> Iterator[tuple[str, Any]]:
+    """Yield each view with its path."""
+    for each in (resolver or get_resolver()).url_patterns:
+        path = f"{prefix}{each.pattern}"
+        if isinstance(each, URLResolver):
+            yield from _views(each, path)
+        elif isinstance(each, URLPattern):
+            yield path, each.callback
+
+
+def _aliases(view: Any) -> set[str]:
+    """Return the caches in which a view caches its pages, whichever way ``cache_page`` decorates it."""
+    found = _in_closures(view, _DEEPEST)
+    kind = getattr(view, "view_class", getattr(view, "cls", None))
+    for name in _METHODS if kind is not None else ():
+        found |= _in_closures(getattr(kind, name, None), _DEEPEST)
+    return found
+
+
+def _in_closures(value: Any, depth: int) -> set[str]:
+    """Look for ``CacheMiddleware`` in what a decorated function refers to: an instance, or the decorator to be."""
+    if isinstance(value, CacheMiddleware):
+        return {str(value.cache_alias)}
+    if isinstance(value, partial):
+        return _in_closures(value.func, depth)
+    if depth == 0:
+        return set()
+    if isinstance(value, (list, tuple)):
+        return {alias for each in value for alias in _in_closures(each, depth - 1)}
+    cells: dict[str, Any] = {}
+    code: Any = getattr(value, "__code__", None)
+    for name, cell in zip(getattr(code, "co_freevars", ()), getattr(value, "__closure__", None) or (), strict=True):
+        try:
+            cells[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    if cells.get("middleware_class") is CacheMiddleware:  # a decorator that method_decorator will apply
+        given: dict[str, Any] = cells.get("m_kwargs") or {}
+        return {str(given.get("cache_alias") or DEFAULT_CACHE_ALIAS)}
+    return {alias for each in cells.values() for alias in _in_closures(each, depth - 1)}
