@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django.core.cache import DEFAULT_CACHE_ALIAS
 from django.core.checks import CheckMessage, Error
 from django.middleware.cache import CacheMiddleware, FetchFromCacheMiddleware, UpdateCacheMiddleware
-from django.urls import URLPattern, URLResolver, get_resolver
+from django.urls import URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
 from salon_jobs.conf import cache_settings, middleware
@@ -97,7 +97,7 @@ def _views(resolver: URLResolver | None = None, prefix: str = "/") -> Iterator[t
         path = f"{prefix}{each.pattern}"
         if isinstance(each, URLResolver):
             yield from _views(each, path)
-        elif isinstance(each, URLPattern):
+        else:
             yield path, each.callback
 
 
@@ -119,7 +119,8 @@ def _in_closures(value: Any, depth: int) -> set[str]:
     if depth == 0:
         return set()
     if isinstance(value, (list, tuple)):
-        return {alias for each in value for alias in _in_closures(each, depth - 1)}
+        decorators = cast("Sequence[object]", value)
+        return {alias for each in decorators for alias in _in_closures(each, depth - 1)}
     cells: dict[str, Any] = {}
     code: Any = getattr(value, "__code__", None)
     for name, cell in zip(getattr(code, "co_freevars", ()), getattr(value, "__closure__", None) or (), strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from django.db import DataError, Error, connections, transaction
@@ -92,7 +92,8 @@ def _kind(value: Any) -> str:
     """Return the type of a parameter, never its value."""
     if not isinstance(value, list):
         return type(value).__name__
-    return f"list[{' | '.join(sorted({type(each).__name__ for each in value}))}]"
+    items = cast("list[object]", value)
+    return f"list[{' | '.join(sorted({type(each).__name__ for each in items}))}]"
 
 
 def is_of_driver(error: BaseException) -> bool:

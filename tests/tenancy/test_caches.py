@@ -83,7 +83,7 @@ def value(request: HttpRequest) -> HttpResponse:
     return HttpResponse(str(cache.get_or_set("names", canaries)))
 
 
-CACHED = {
+CACHED: dict[str, Any] = {
     "function": cache_page(60)(look),
     "coroutine": cache_page(60)(aview),
     "dispatch": CachedPage.as_view(),
@@ -124,6 +124,7 @@ def get(client: Any, path: str, **headers: str) -> str:
 @pytest.mark.parametrize("name", CACHED)
 def test_cache_of_two_stores(two: list[UUID], name: str, how: str) -> None:
     """Each member of two stores sees the own store's page, and sees it from the cache."""
+    clients: list[tuple[Any, dict[str, str]]]
     if how == "membership":
         clients = [(signed_in(member_of(store)), {}) for store in two]
     elif how == "session":
