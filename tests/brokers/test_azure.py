@@ -78,20 +78,16 @@ def test_wrong_destinations_are_refused(broker: AzureBroker, destination: str, s
         check(f"rn::azurequeue:{destination}")
 
 
-def test_message_never_expires(broker: AzureBroker, publisher: AzureQueuePublisher, destination: str) -> None:
-    assert publish(publisher, make(destination)) == [None]
-    with broker.queue(destination) as queue:
-        [message] = queue.peek_messages()
-    assert message.expires_on is not None
-    assert message.expires_on.year == 9999
-
-
-def test_requests_are_not_logged(
-    publisher: AzureQueuePublisher, destination: str, caplog: pytest.LogCaptureFixture
+def test_message_never_expires_and_is_not_logged(
+    broker: AzureBroker, publisher: AzureQueuePublisher, destination: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
         assert publish(publisher, make(destination)) == [None]
     assert caplog.records == []
+    with broker.queue(destination) as queue:
+        [message] = queue.peek_messages()
+    assert message.expires_on is not None
+    assert message.expires_on.year == 9999
 
 
 def test_connections_are_used_again(

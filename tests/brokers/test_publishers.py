@@ -160,7 +160,8 @@ def test_message_published_again_keeps_its_id(broker: Broker, publisher: Publish
     assert arrived(broker, destination) == ids([message]) * (1 if broker.drops_duplicates else 2)
 
 
-def test_no_messages_and_closing_twice(broker: Broker, publisher: Publisher) -> None:
+def test_no_messages_and_closing_twice(publisher: Publisher, destination: str) -> None:
     assert publish(publisher) == []
+    assert publish(publisher, make(destination)) == [None]
     publisher.close()
     publisher.close()

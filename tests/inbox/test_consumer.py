@@ -275,7 +275,7 @@ def test_wrong_names_of_consumers(names: list[str], consumers: list[str], error:
         Consumers(names, using="default")
 
 
-def test_metrics() -> None:
+def test_metrics_of_a_consumer() -> None:
     loop, source = consumer()
     twice = message()
     source.queue += [message(), twice, twice, message(event="unheard-of")]

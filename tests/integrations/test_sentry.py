@@ -260,7 +260,7 @@ def entry(monkeypatch: pytest.MonkeyPatch, hooks: tasks.Hooks, change_settings: 
     return hooks
 
 
-def test_unknown_outcome_ends_a_check_in_as_an_error(entry: tasks.Hooks, sent: Sent) -> None:
+def test_unknown_outcome_is_a_failed_check_in(entry: tasks.Hooks, sent: Sent) -> None:
     """Nobody runs it again."""
     nothing: dict[str, Any] = {"store_id": None, "headers": {}, "waited_s": 0.0, "body_size": 0}
     run = tracing.Run(task="test-system", job_id=1, queue="q", attempt=1, tick=TICK, **nothing)

@@ -99,7 +99,8 @@ def test_broken_callback_on_commit_is_one_event(sentry: SentryServer, stores: li
     assert (event["tags"]["task_name"], event["tags"]["store_id"]) == ("test-store", str(stores[0]))
 
 
-def test_outage_is_one_event_from_its_second_line_on(sentry: SentryServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outage_is_one_event(sentry: SentryServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its second line on; the next outage is another."""
     now = 1000.0
     monkeypatch.setattr(logger.logger, "filters", [RecordReporter(clock=lambda: now)])
 
@@ -129,7 +130,7 @@ def test_sources_of_two_consumers_are_two_troubles(sentry: SentryServer) -> None
     assert len(received(sentry)) == 3
 
 
-def test_record_without_an_event_is_grouped_by_its_words(sentry: SentryServer) -> None:
+def test_record_is_grouped_by_its_words(sentry: SentryServer) -> None:
     for number in (1, 2):
         logger.error("the end of job %s could not be told", number)
     events = received(sentry)

@@ -54,7 +54,7 @@ def test_retry_without_an_aggregate_is_waited_for() -> None:
     assert backlog.take(9) == [message(5, "")]
 
 
-def test_deleted_row_of_no_aggregate_is_read_at_once() -> None:
+def test_deleted_row_is_read_at_once() -> None:
     backlog = filled(blocked=[Blocked(ORDERS, "", 0, 5, False)])
     backlog.refresh([])
     [(_, hold, _)] = backlog.to_catch_up(9)
@@ -88,7 +88,7 @@ def test_nothing_is_read_of_a_failed_aggregate() -> None:
     assert backlog.blocked_aggregates() == ["a"]
 
 
-def test_page_read_before_its_head_failed_is_not_added() -> None:
+def test_page_read_before_its_head_failed() -> None:
     backlog = filled(message(1), message(2))
     backlog.refresh([Blocked(ORDERS, "a", 0, 0, True)])  # left behind by another relay
     [(key, hold, _)] = backlog.to_catch_up(9)

@@ -221,7 +221,7 @@ def test_lost_partitions_are_made_again() -> None:
         relay.wait_for_partitions()
 
 
-def test_outage_is_what_it_was_however_its_row_reads() -> None:
+def test_row_of_an_outage_is_written_again() -> None:
     broken = "rn::memory:::broken"
     answer_with(Verdict.OUTAGE, aggregate="b")
     emitted("b", to=broken)

@@ -122,7 +122,7 @@ def test_steps_of_the_databases_clock_change_no_owner(owner: Ownership, other: O
     assert seen("SELECT DISTINCT owner FROM salon_jobs_partition") == [(1,)]
 
 
-def test_one_of_two_that_take_at_once_gets_a_partition(clock: Clock) -> None:
+def test_two_relays_take_at_once(clock: Clock) -> None:
     queries.make_partitions(using="default")
     states, _ = queries.partitions(using="default")
     first = queries.take_partitions(states, owner=1, using="default")
