@@ -16,6 +16,7 @@ from django.utils import timezone
 from salon_jobs import emit
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
+from salon_jobs.core.errors import NotReady
 from salon_jobs.models import Process
 from salon_jobs.outbox import Draft
 from salon_jobs.outbox.failures import Failure
@@ -131,7 +132,13 @@ class RunningRelay:
         return self.relay.facts()
 
     def wait_for_partitions(self, count: int = 16) -> None:
-        eventually(lambda: len(self.facts()["partitions"]), count)
+        def owned() -> int:
+            try:
+                return len(self.facts()["partitions"])
+            except NotReady:  # as after a stall of the machine
+                return -1
+
+        eventually(owned, count)
 
     def _run(self) -> None:
         self.clean = self.relay.run()

@@ -172,7 +172,7 @@ def test_message_of_no_aggregate_is_retried_alone() -> None:
 
 def test_two_relays_share_the_partitions(change_settings: Change) -> None:
     """The one that stops hands its own over."""
-    change_settings(PROCESS_SILENT_AFTER=1)
+    change_settings(PROCESS_SILENT_AFTER=5)
     with relaying() as first:
         first.wait_for_partitions()
         with relaying() as second:

@@ -170,7 +170,7 @@ def test_blocked_aggregate_stays_so_for_another_relay(two_streams: Streams, warn
 
 
 def test_partitions_change_hands_in_order(two_streams: Streams, change_settings: Change) -> None:
-    change_settings(PROCESS_SILENT_AFTER=1)
+    change_settings(PROCESS_SILENT_AFTER=5)
     bad = [f"bad{n}" for n in range(8)]
     with relaying() as first:
         two_streams.emit(0, *bad)
