@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
-import secrets
 import shutil
 import sys
 import tempfile
@@ -22,9 +20,7 @@ import django
 from rich.console import Console
 
 from benchmarks import queue
-from benchmarks.bench import prepare
-from benchmarks.server import Server
-from project.local.postgres import EmbeddedPostgres
+from tests.chaos.running import options_of, serve
 
 _STORES = 20
 _WORKERS = 2
@@ -34,7 +30,6 @@ _PATIENCE_S = 120.0
 _SHOWN = 20
 # Few enough to be exhausted.
 _OPTIONS = {"max_connections": "80", "shared_buffers": "128MB"}
-_ROLES = ("migrator", "web", "worker", "operator")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,10 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     console.print(f"seed {options.seed}")
     folder = Path(tempfile.mkdtemp(prefix="salon-chaos-"))
     with ExitStack() as stack:
-        server = stack.enter_context(EmbeddedPostgres(options=_OPTIONS))
-        passwords = {role: secrets.token_urlsafe(24) for role in _ROLES}
-        database = stack.enter_context(Server(server.url, embedded=True, passwords=passwords).database())
-        prepare(database)
+        server, database = serve(stack, **_OPTIONS)
         queue.create_stores(database, 1, _STORES)
         database.execute("CREATE INDEX ON customer (email)")
         os.environ |= {"DATABASE_URL": database.url("web"), "DJANGO_SETTINGS_MODULE": "tests.chaos.settings"}
@@ -84,12 +76,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser = options_of("tests.chaos", __doc__)
     parser.add_argument("--only", type=lambda text: text.split(","), default=None, metavar="NAME,…")
     parser.add_argument("--rate", type=float, default=30, help="jobs enqueued in a second")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args(arguments)
 
 

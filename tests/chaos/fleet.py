@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from benchmarks.processes import ROOT, descendants, manage
+from benchmarks.processes import descendants, manage
+from tests.chaos.running import start
 
 _POLL_S: Final = 0.05
 _RESTART_S: Final = 0.5
@@ -84,16 +85,7 @@ class Fleet:
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         self._starts[number] += 1
-        with (self._folder / f"worker-{number}-{self._starts[number]}.log").open("wb") as output:
-            return subprocess.Popen(
-                _COMMAND,
-                cwd=ROOT,
-                env=dict(self._environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        return start(_COMMAND, self._environment, self._folder / f"worker-{number}-{self._starts[number]}.log")
 
     def _restart_ended(self) -> None:
         while not self._ending.wait(_POLL_S):

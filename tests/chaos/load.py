@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -21,18 +21,6 @@ ASKED: Final = "asked"
 _KEYS: Final = 3
 _RETRY_S: Final = 0.1
 _PATIENCE_S: Final = 60.0
-_KINDS: Final[dict[str, Callable[[UUID, str], object]]] = {
-    "atomic": lambda store_id, marker: tasks.atomic.enqueue(store_id=store_id, marker=marker),
-    "slow": lambda store_id, marker: tasks.slow.enqueue(store_id=store_id, marker=marker),
-    "outside": lambda store_id, marker: tasks.outside.enqueue(store_id=store_id, marker=marker),
-    "finishing": lambda store_id, marker: tasks.finishing.enqueue(store_id=store_id, marker=marker),
-    "flaky": lambda store_id, marker: tasks.flaky.enqueue(store_id=store_id, marker=marker),
-    "keyed": lambda store_id, marker: tasks.keyed.enqueue(
-        store_id=store_id, key=marker.rpartition("/")[0], marker=marker
-    ),
-    "steps": lambda store_id, marker: tasks.steps.enqueue(store_id=store_id, marker=marker),
-    "flow": tasks.start_flow,
-}
 _WEIGHTS: Final = {
     "atomic": 34,
     "slow": 3,
@@ -131,7 +119,7 @@ class Load:
             try:
                 with tenant_context(store_id):
                     Customer(id=row_id, store_id=store_id, name=ASKED, email=marker).save(force_insert=True)
-                    _KINDS[kind](store_id, marker)
+                    _add(kind, store_id, marker)
             except IntegrityError:
                 break
             except Error:
@@ -141,3 +129,12 @@ class Load:
             else:
                 break
         self.confirmed.append(marker)
+
+
+def _add(kind: str, store_id: UUID, marker: str) -> None:
+    if kind == "flow":
+        tasks.start_flow(store_id, marker)
+    elif kind == "keyed":
+        tasks.keyed.enqueue(store_id=store_id, key=marker.rpartition("/")[0], marker=marker)
+    else:
+        getattr(tasks, kind).enqueue(store_id=store_id, marker=marker)

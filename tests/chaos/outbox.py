@@ -28,11 +28,11 @@ from typing import Any, Final
 
 import psycopg
 
-from benchmarks.bench import prepare
-from benchmarks.processes import ROOT, environment, manage
-from benchmarks.server import Database, Server
+from benchmarks.processes import environment, manage
+from benchmarks.server import Database
 from project.local.nats import NatsServer
 from project.local.postgres import EmbeddedPostgres
+from tests.chaos.running import options_of, serve, start
 
 _DESTINATION: Final = "rn::nats:::orders"
 _AGGREGATES: Final = [f"a{number}" for number in range(40)]
@@ -41,7 +41,6 @@ _RELAYS: Final = 3
 _WRITERS: Final = 4
 _OWNERSHIP_S: Final = 3
 _DRAIN_S: Final = 90.0
-_ROLES: Final = ("migrator", "web", "worker", "operator")
 _EMIT: Final = b"SELECT salon_jobs_emit(%s, %s, 'counted', json_build_object('number', %s::int), wake => %s)"
 
 
@@ -125,16 +124,8 @@ class Scene:
             WORKER_DATABASE_URL=self.database.url("worker"),
             SALON_JOBS_OVERRIDES=json.dumps(overrides),
         )
-        with (self.folder / f"relay-{self.starts}.log").open("wb") as output:
-            return subprocess.Popen(
-                manage("relay_outbox", "--health-addr", "127.0.0.1:0", "--log-format", "json"),
-                cwd=ROOT,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        command = manage("relay_outbox", "--health-addr", "127.0.0.1:0", "--log-format", "json")
+        return start(command, env, self.folder / f"relay-{self.starts}.log")
 
     def one(self) -> subprocess.Popen[bytes]:
         """Choose a running relay."""
@@ -226,18 +217,11 @@ DISTURBANCES: Final[Sequence[Callable[[Scene], None]]] = (
 
 def main(arguments: Sequence[str]) -> int:
     """Run for the given time, and every disturbance at least once."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.outbox", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args(arguments)
+    options = options_of("tests.chaos.outbox", __doc__).parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="salon-chaos-outbox-"))
     with ExitStack() as stack:
-        server = stack.enter_context(EmbeddedPostgres(options={"max_connections": "80"}))
-        passwords = {role: secrets.token_urlsafe(24) for role in _ROLES}
-        database = stack.enter_context(Server(server.url, embedded=True, passwords=passwords).database())
+        server, database = serve(stack, max_connections="80")
         broker = stack.enter_context(NatsServer())
-        prepare(database)
         database.execute("CREATE TABLE counted (name text PRIMARY KEY, number int NOT NULL DEFAULT 0)")
         database.execute("INSERT INTO counted (name) SELECT unnest(%s::text[])", [*_AGGREGATES, "slow"])
         broker.stream("orders")

@@ -27,6 +27,7 @@ from tests.chaos.failover import verdict as verdicts
 from tests.chaos.failover.rig import Rig
 from tests.chaos.failover.scenes import SCENES, Round, Scene
 from tests.chaos.failover.verdict import Verdict
+from tests.chaos.running import options_of
 
 _SHOWN = 20
 _LONG_RUN_S = 500
@@ -107,11 +108,8 @@ def _in_turn(names: Sequence[str], dice: random.Random) -> Iterator[str]:
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.failover", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser = options_of("tests.chaos.failover", __doc__)
     parser.add_argument("--only", type=lambda text: text.split(";"), default=None, metavar="SCENE;…")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args(arguments)
 
 

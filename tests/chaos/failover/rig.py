@@ -23,17 +23,17 @@ from nats.js.errors import NotFoundError
 
 from benchmarks import queue
 from benchmarks.bench import prepare
-from benchmarks.processes import ROOT, descendants, environment, manage
+from benchmarks.processes import descendants, environment, manage
 from benchmarks.server import Database
 from project.local.nats import NatsServer
 from project.local.ports import free_port
 from tests.chaos.failover.client import RUNS, Client, marker_of, second_marker
+from tests.chaos.running import new_passwords, start
 from tests.servers.standby import Replicated
 
 STORES: Final = [queue.store_id(number) for number in range(1, 6)]
 PATIENCE_S: Final = 60.0
 TICK: Final = timedelta(minutes=1)
-_ROLES: Final = ("migrator", "web", "worker", "operator")
 _DATABASE: Final = "salon"
 _STREAM: Final = "orders"
 _FRESH: Final = 200
@@ -68,7 +68,7 @@ class Rig(ExitStack):
         self.folder = folder
         self.hosts = hosts
         self._silent_after_s = silent_after_s
-        self._passwords = {role: secrets.token_urlsafe(16) for role in _ROLES}
+        self._passwords = new_passwords()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._addresses: dict[str, str] = {}
         self.servers = Replicated(options={"max_connections": "100", "wal_retrieve_retry_interval": "100ms"})
@@ -129,16 +129,7 @@ class Rig(ExitStack):
             FAILOVER_OUTSIDE=str(self.folder),
             **variables,
         )
-        with (self.folder / f"{name.replace(' ', '-')}.log").open("ab") as output:
-            self._processes[name] = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self._processes[name] = start(command, env, self.folder / f"{name.replace(' ', '-')}.log")
 
     def ended(self) -> list[str]:
         """Return the processes that have ended, which none may do."""

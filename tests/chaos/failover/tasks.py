@@ -7,12 +7,13 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from django.db import connection, transaction
 
 from salon_jobs import Backoff, current_job, fan_out, store_task, task
+from salon_jobs.jobs.options import KeyMode
 from tests.chaos.failover.client import RUNS, marker_of, names, second_marker
 from tests.chaos.failover.settings import OUTSIDE
 
@@ -69,11 +70,39 @@ def finishing(marker: str) -> None:
         current_job().finish()
 
 
-@store_task(name="failover-store")
-def store(store_id: UUID, marker: str) -> None:
-    """Add a row in the job's transaction."""
-    _run(marker)
-    _done(marker)
+def _adding_a_row(kind: str, **options: Any) -> Any:
+    """Declare a task that adds a row in the job's transaction."""
+
+    @store_task(name=f"failover-{kind}", **options)
+    def handler(store_id: UUID, marker: str) -> None:
+        _run(marker)
+        _done(marker)
+
+    return handler
+
+
+def _adding_a_row_under_a_key(kind: str, mode: KeyMode) -> Any:
+    """Declare a task that adds a row for a marker under a key."""
+
+    @store_task(name=f"failover-{kind}", job_key="{key}", job_key_mode=mode)
+    def handler(store_id: UUID, key: str, marker: str) -> None:
+        _run(marker)
+        _done(marker)
+
+    return handler
+
+
+store = _adding_a_row("store")
+once = _adding_a_row("once", at_most_once=True)
+replace = _adding_a_row_under_a_key("replace", "replace")
+preserve = _adding_a_row_under_a_key("preserve", "preserve_run_at")
+dedupe = _adding_a_row_under_a_key("dedupe", "unsafe_dedupe")
+
+
+@task(name="failover-once-outside", at_most_once=True)
+def once_outside(marker: str) -> None:
+    """Add a row outside the transaction that ends the job, and start once at most."""
+    system.function(marker)
 
 
 @store_task(name="failover-outside", atomic=False)
@@ -101,27 +130,6 @@ def flaky(store_id: UUID, marker: str) -> None:
         raise FirstAttempt(marker)
 
 
-@store_task(name="failover-replace", job_key="{key}")
-def replace(store_id: UUID, key: str, marker: str) -> None:
-    """Add a row for the last marker under the key."""
-    _run(marker)
-    _done(marker)
-
-
-@store_task(name="failover-preserve", job_key="{key}", job_key_mode="preserve_run_at")
-def preserve(store_id: UUID, key: str, marker: str) -> None:
-    """Do the same in the second mode."""
-    _run(marker)
-    _done(marker)
-
-
-@store_task(name="failover-dedupe", job_key="{key}", job_key_mode="unsafe_dedupe")
-def dedupe(store_id: UUID, key: str, marker: str) -> None:
-    """Add a row for a marker that found no other job under the key."""
-    _run(marker)
-    _done(marker)
-
-
 @store_task(name="failover-chunk", chunk=20)
 def chunk(store_id: UUID, parts: list[Part]) -> None:
     """Add a row for each payload, in one transaction."""
@@ -138,20 +146,6 @@ def fan(marker: str) -> None:
         fan_out(fanned, marker=marker)
         _done(marker)
         current_job().finish()
-
-
-@store_task(name="failover-once", at_most_once=True)
-def once(store_id: UUID, marker: str) -> None:
-    """Add a row in the job's transaction, and start once at most."""
-    _run(marker)
-    _done(marker)
-
-
-@task(name="failover-once-outside", at_most_once=True)
-def once_outside(marker: str) -> None:
-    """Add a row outside the transaction that ends the job, and start once at most."""
-    _run(marker)
-    _done(marker)
 
 
 @store_task(name="failover-fanned")

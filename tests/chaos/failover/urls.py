@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -30,7 +31,7 @@ def _many(store_id: UUID, marker: str, **_: str) -> str:
 
 def _delayed(store_id: UUID, marker: str, **_: str) -> str:
     later = timezone.now() + _DELAY
-    return tasks.store.using(run_at=later).enqueue(store_id=store_id, marker=marker).action
+    return str(tasks.store.using(run_at=later).enqueue(store_id=store_id, marker=marker).action
 
 
 def _batch(marker: str, **_: str) -> str:
@@ -52,36 +53,25 @@ def _second(**_: str | UUID) -> str:
     return "inserted"
 
 
-KINDS: Final[dict[str, Callable[..., str]]] = {
-    "system": lambda store_id, marker, **_: tasks.system.enqueue(marker=marker).action,
-    "finishing": lambda store_id, marker, **_: tasks.finishing.enqueue(marker=marker).action,
-    "store": lambda store_id, marker, **_: tasks.store.enqueue(store_id=store_id, marker=marker).action,
-    "outside": lambda store_id, marker, **_: tasks.outside.enqueue(store_id=store_id, marker=marker).action,
-    "kept": lambda store_id, marker, **_: tasks.kept.enqueue(store_id=store_id, marker=marker).action,
-    "flaky": lambda store_id, marker, **_: tasks.flaky.enqueue(store_id=store_id, marker=marker).action,
-    "replace": lambda store_id, marker, key: tasks.replace.enqueue(store_id=store_id, key=key, marker=marker).action,
-    "preserve": lambda store_id, marker, key: tasks.preserve.enqueue(store_id=store_id, key=key, marker=marker).action,
-    "dedupe": lambda store_id, marker, key: tasks.dedupe.enqueue(store_id=store_id, key=key, marker=marker).action,
+_OTHERS: Final[dict[str, Callable[..., str]]] = {
     "chunk": lambda store_id, marker, **_: tasks.chunk.enqueue(store_id, tasks.Part(marker)).action,
-    "fan": lambda store_id, marker, **_: tasks.fan.enqueue(marker=marker).action,
-    "once": lambda store_id, marker, **_: tasks.once.enqueue(store_id=store_id, marker=marker).action,
-    "once-outside": lambda store_id, marker, **_: tasks.once_outside.enqueue(marker=marker).action,
     "follow": _many,
-    "steps": lambda store_id, marker, **_: tasks.steps.enqueue(store_id=store_id, marker=marker).action,
     "flow": _flow,
     "second": _second,
     "batch": _batch,
     "delayed": _delayed,
-    "held-system": lambda store_id, marker, key: tasks.held_system.enqueue(marker=marker, gate=key).action,
-    "held-once": lambda store_id, marker, key: tasks.held_once.enqueue(marker=marker, gate=key).action,
-    "held-outside": lambda store_id, marker, key: (
-        tasks.held_outside.enqueue(store_id=store_id, marker=marker, gate=key).action
-    ),
-    "held-store": lambda store_id, marker, key: (
-        tasks.held_store.enqueue(store_id=store_id, marker=marker, gate=key).action
-    ),
-    "none": lambda store_id, marker, **_: "inserted",
+    "none": lambda **_: "inserted",
 }
+
+
+def _enqueue(kind: str, **arguments: Any) -> str:
+    """Enqueue what a kind of write asks for; most have a task of that name, with some of these arguments."""
+    if kind in _OTHERS:
+        return _OTHERS[kind](**arguments)
+    task: Any = getattr(tasks, kind.replace("-", "_"))
+    takes = inspect.signature(task.function).parameters
+    given = {**arguments, "gate": arguments["key"]}
+    return str(task.enqueue(**{name: value for name, value in given.items() if name in takes}).action)
 
 
 @csrf_exempt
@@ -91,7 +81,7 @@ def write(request: HttpRequest) -> JsonResponse:
     asked: dict[str, Any] = json.loads(request.body)
     store_id, marker, kind, key = UUID(asked["store"]), asked["marker"], asked["kind"], asked["key"]
     with tenant_context(store_id), connection.cursor() as cursor:
-        action = KINDS[kind](store_id=store_id, marker=marker, key=key)
+        action = _enqueue(kind, store_id=store_id, marker=marker, key=key)
         cursor.execute(
             "INSERT INTO failover_asked (marker, kind, key, action) VALUES (%s, %s, %s, %s) RETURNING server",
             [marker, kind, key, str(action)],
