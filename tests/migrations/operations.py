@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
 from django.apps import apps
 from django.db import connections, models
 from django.db.migrations import CreateModel, Migration
+from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.operations.base import Operation
-from django.db.migrations.state import ProjectState
+from django.db.migrations.state import ModelState, ProjectState
 
+from salon_jobs.access import StoreIsolation
 from tests.interpreter import succeed
 from tests.support import seen
 
@@ -72,6 +75,25 @@ def create(name: str, *constraints: models.BaseConstraint, **fields: models.Fiel
         *fields.items(),
     ]
     return CreateModel(name, columns, options={"db_table": name.lower(), "constraints": list(constraints)})
+
+
+def changes(
+    model: str, before: Sequence[models.BaseConstraint], after: Sequence[models.BaseConstraint], *operations: Operation
+) -> list[str]:
+    """Return what ``makemigrations`` writes when the isolation of a model changes; the operations come before."""
+    states = []
+    for constraints in (before, after):
+        state = ProjectState.from_apps(apps)
+        for operation in operations:
+            operation.state_forwards("salon", state)
+        found = state.models["salon", model]
+        others = [each for each in found.options.get("constraints", []) if not isinstance(each, StoreIsolation)]
+        options = {**found.options, "constraints": [*others, *constraints]}
+        state.models["salon", model] = ModelState("salon", found.name, found.fields, options)
+        states.append(state)
+    detector: Any = MigrationAutodetector
+    migrations = detector(*states)._detect_changes().get("salon", [])
+    return [type(operation).__name__ for migration in migrations for operation in migration.operations]
 
 
 def access_of(table: str) -> list[tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""Settings of the plain project with an app of stores; the environment selects its migrations."""
+"""Settings of the plain project with an app of stores, whose table the environment may order to come first."""
 
 import environ
 
@@ -7,6 +7,6 @@ from tests.migrations.plain_settings import INSTALLED_APPS as _PLAIN_APPS
 
 _env = environ.Env()
 INSTALLED_APPS = [*_PLAIN_APPS, "tests.migrations.tenants"]
-MIGRATION_MODULES = {"tenants": f"tests.migrations.tenants.{_env.str('TENANTS_MIGRATIONS', 'migrations')}"}
 SALON_JOBS = {"STORE_MODEL": _env.str("TENANTS_STORE_MODEL", "") or None}
+TENANTS_FIRST = _env.bool("TENANTS_FIRST", default=False)
 TENANTS_KEY = _env.str("TENANTS_KEY", "uuid")

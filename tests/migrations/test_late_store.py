@@ -19,7 +19,7 @@ def test_late_store_model_is_explained(fresh: str, owned: Owned) -> None:
     assert done.returncode != 0
     assert "'tenants.Store' does not exist yet at this point of the migrations" in done.stderr
     assert "run_before = [('salon_jobs', '0003_fan_out')]" in done.stderr
-    succeed("migrate", **project, TENANTS_MIGRATIONS="ordered.migrations")
+    succeed("migrate", **project, TENANTS_FIRST="on")
     assert len(rows(fresh, FUNCTION)) == 1
 
 

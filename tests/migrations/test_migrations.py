@@ -7,38 +7,13 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from django.apps import apps
 
 from project.local.postgres import EmbeddedPostgres
 from tests.databases import rows
 from tests.interpreter import manage, succeed
+from tests.migrations.catalogue import CATALOGUE, ENQUEUE_AND_COUNT, FUNCTIONS, JOB_TABLES, job_tables
 from tests.migrations.operations import succeed_together
 from tests.settings import url_for
-
-JOB_TABLES = {
-    model._meta.db_table.removeprefix("salon_jobs_") for model in apps.get_app_config("salon_jobs").get_models()
-}
-
-
-def job_tables(name: str) -> set[str]:
-    """Return which job tables there are, without their prefix."""
-    tables = rows(name, "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'salon_jobs_%'")
-    return {str(row[0]).removeprefix("salon_jobs_") for row in tables}
-
-
-FUNCTIONS = "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
-CATALOGUE = """
-SELECT 'table', c.relname, c.relacl::text, c.relrowsecurity::text, c.relforcerowsecurity::text FROM pg_class c
- WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND c.relname <> 'django_migrations'
-UNION ALL SELECT 'policy', tablename || '.' || policyname, roles::text, qual, with_check FROM pg_policies
-UNION ALL SELECT 'function', proname, proacl::text, proowner::regrole::text, prosrc FROM pg_proc
- WHERE pronamespace = 'public'::regnamespace
-UNION ALL SELECT 'trigger', tgrelid::regclass || '.' || tgname, pg_get_triggerdef(oid), tgenabled::text, ''
-  FROM pg_trigger WHERE NOT tgisinternal
-UNION ALL SELECT 'storage', relname, array_to_string(reloptions, ','), '', '' FROM pg_class
- WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
-UNION ALL SELECT 'index', indexname, indexdef, '', '' FROM pg_indexes WHERE schemaname = 'public'
-ORDER BY 1, 2"""
 
 
 def test_migrate_is_idempotent_and_reversible(fresh: str, bootstrapped: dict[str, str]) -> None:
@@ -83,12 +58,6 @@ def test_migrate_asks_for_bootstrap() -> None:
             assert "CommandError: ROLES.BOOTSTRAP_MISSING: " in done.stderr
             assert "before migrate, run python manage.py bootstrap_roles" in done.stderr
             assert "Traceback" not in done.stderr
-
-
-ENQUEUE_AND_COUNT = (
-    "from salon_jobs import enqueue_job; from salon_jobs.models import Job; "
-    "enqueue_job('ping', {}); print('queued', Job.objects.count())"
-)
 
 
 def test_plain_queue_without_stores(fresh: str, owned: Callable[[str], dict[str, str]]) -> None:

@@ -14,8 +14,8 @@ from psycopg import sql
 
 from tests.databases import rows
 from tests.interpreter import manage, succeed
+from tests.migrations.catalogue import ENQUEUE_AND_COUNT, FUNCTIONS, JOB_TABLES, job_tables
 from tests.migrations.operations import succeed_together
-from tests.migrations.test_migrations import ENQUEUE_AND_COUNT, JOB_TABLES, job_tables
 from tests.settings import url_for
 
 Project = dict[str, str]
@@ -56,8 +56,7 @@ def test_only_one_database_gets_the_tables(fresh: str, other: str, project: Proj
     succeed_together(("check",), *migrate("default", "other"), **project)
     assert {name for name in sqlite_tables(project) if name.startswith("salon_jobs")} == set()
     assert job_tables(other) == set()
-    functions = "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
-    assert rows(other, functions) == []
+    assert rows(other, FUNCTIONS) == []
     assert job_tables(fresh) == set()
     succeed_together(*migrate("jobs_again"), **project)
     assert job_tables(fresh) == JOB_TABLES, "another alias of the same database"

@@ -22,17 +22,17 @@ from django.test import override_settings
 from salon_jobs.access.operations import LocksBriefly
 from salon_jobs.access.operations.access import InstallDeclared
 from salon_jobs.access.operations.base import LOCKS_MS
-from tests.databases import rows
+from tests.databases import environment, rows, spare_database
 from tests.interpreter import succeed
-from tests.migrations.test_migrations import CATALOGUE
+from tests.migrations.catalogue import CATALOGUE
 from tests.settings import PASSWORD, url_for
 
 pytestmark = pytest.mark.slow  # test_locks_briefly is the short proof
 
 ALIAS = "under_load"
 STORE = uuid4()
-# Who waits longer than a migration may is told so by the server, and fails the test.
-PATIENCE = f"{LOCKS_MS + 1000}ms"
+# Who waits much longer than a migration may is told so by the server, and fails the test.
+PATIENCE = f"{LOCKS_MS + 15_000}ms"
 WRITES = (
     "INSERT INTO salon_jobs_job (task, store_id) SELECT 'x', id FROM store",
     "UPDATE salon_jobs_job SET priority = 1 WHERE id = (SELECT max(id) FROM salon_jobs_job)",
@@ -116,7 +116,7 @@ class Load:
 @contextmanager
 def long_transaction(database: str) -> Iterator[None]:
     """Read every table and leave the transaction open; the server ends it where a migration waits without end."""
-    with psycopg.connect(url_for(None, database), options="-c idle_in_transaction_session_timeout=20s") as connection:
+    with psycopg.connect(url_for(None, database), options="-c idle_in_transaction_session_timeout=60s") as connection:
         for table in HELD:
             if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() != (None,):
                 connection.execute(f"SELECT FROM {table} LIMIT 1".encode())
@@ -124,10 +124,15 @@ def long_transaction(database: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def busy(migrated: None, fresh: str, bootstrapped: dict[str, str]) -> Iterator[str]:
+def busy(migrated: None) -> Iterator[str]:
     """Give a migrated database with a store in it, reached as its owner by an alias."""
-    succeed("migrate", "--verbosity", "0", **bootstrapped)
-    with psycopg.connect(url_for(None, fresh)) as connection:
+    with spare_database(copied=True) as name:
+        succeed("bootstrap_roles", "--share-roles", "--database", name, **environment(name))
+        yield from _filled(name)
+
+
+def _filled(name: str) -> Iterator[str]:
+    with psycopg.connect(url_for(None, name)) as connection:
         connection.execute("INSERT INTO store (id, name) VALUES (%s, 'Salon')", [STORE])
         connection.execute(
             "INSERT INTO customer (id, store_id, name, email) SELECT gen_random_uuid(), %s, 'x', ''"
@@ -138,12 +143,12 @@ def busy(migrated: None, fresh: str, bootstrapped: dict[str, str]) -> Iterator[s
             "INSERT INTO salon_jobs_task_minute VALUES (now(), 'x', 'default', 0, 0, 0, 0, 0, 0, 0, 0, '{}', 0, '{}')"
         )
     owner = connections["owner"].settings_dict
-    connections.databases[ALIAS] = {**owner, "NAME": fresh, "USER": "migrator", "PASSWORD": PASSWORD}
+    connections.databases[ALIAS] = {**owner, "NAME": name, "USER": "migrator", "PASSWORD": PASSWORD}
     with ExitStack() as stack:
         stack.callback(connections.databases.pop, ALIAS)
         stack.callback(connections.__delitem__, ALIAS)
         stack.callback(connections[ALIAS].close)
-        yield fresh
+        yield name
 
 
 def through(change: Callable[[], object]) -> bool:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from uuid import UUID, uuid4
 
 import pytest
@@ -18,9 +17,10 @@ from django.contrib.auth.hashers import MD5PasswordHasher
 from django.contrib.auth.models import Permission, User
 from playwright.sync_api import Browser, Page, StorageState, expect, sync_playwright
 
-from tests.conftest import manage
-from tests.interpreter import ROOT
+from project.local.ports import free_port
+from tests.interpreter import ROOT, succeed
 from tests.support import change
+from tests.waiting import LIMIT_S, eventually
 
 # As long as Playwright waits for a click: on a busy machine a page may take longer than the five seconds of expect().
 expect.set_options(timeout=30_000)
@@ -38,16 +38,9 @@ def beside_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def site(migrated: None) -> Iterator[str]:
     """Serve the project as the web role, with the operator's database; yield the address of the admin."""
-    made = manage(
-        "shell",
-        "-c",
-        f"from django.contrib.auth.models import User; User.objects.create_superuser({NAME!r}, '', {PASSWORD!r})",
-        **_SERVED,
-    )
-    assert made.returncode == 0, made.stderr
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    made = f"from django.contrib.auth.models import User; User.objects.create_superuser({NAME!r}, '', {PASSWORD!r})"
+    succeed("shell", "-c", made, **_SERVED)
+    port = free_port()
     server = subprocess.Popen(
         [sys.executable, "manage.py", "runserver", "--noreload", f"127.0.0.1:{port}"],
         cwd=ROOT,
@@ -57,18 +50,19 @@ def site(migrated: None) -> Iterator[str]:
     )
     address = f"http://127.0.0.1:{port}/admin/"
     try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(address, timeout=20).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline, "the web server did not answer"
-                time.sleep(0.1)
+        eventually(partial(_answers, address))
         yield address
     finally:
         server.terminate()
         server.wait(10)
+
+
+def _answers(address: str) -> bool:
+    try:
+        urllib.request.urlopen(address, timeout=LIMIT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="module")

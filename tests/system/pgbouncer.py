@@ -8,16 +8,16 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from project.local.ports import free_port
 from tests.settings import PASSWORD, url_for
+from tests.waiting import eventually
 
-_START_TIMEOUT_S = 10.0
 _ROLES = ("app", "worker_runtime", "jobs_operator")
 
 
@@ -55,7 +55,7 @@ max_client_conn = 200
         with (home / "log").open("w") as log:
             process = subprocess.Popen([program, str(home / "pgbouncer.ini")], user=user, stdout=log, stderr=log)
         try:
-            _wait_for(port, process, home / "log")
+            eventually(partial(_accepts, port, process), what=(home / "log").read_text)
             yield port
         finally:
             process.kill()
@@ -70,13 +70,10 @@ def _no_prepared_statements(program: str) -> str:
     return "max_prepared_statements = 0" if (int(version[1]), int(version[2])) >= (1, 21) else ""
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.02)
+def _accepts(port: int, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True

@@ -150,6 +150,7 @@ def test_live_pages_wait_while_somebody_works(page: Page, site: str, jobs: list[
     *_, waits, system = jobs
     complaints: list[str] = []
     page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.clock.install()
     page.goto(f"{site}salon_jobs/job/?state__exact=queued")
     switch = page.get_by_role("button", name="Live", exact=True)
     expect(switch).to_have_attribute("aria-pressed", "false")
@@ -157,20 +158,27 @@ def test_live_pages_wait_while_somebody_works(page: Page, site: str, jobs: list[
     page.keyboard.press("Enter")
     expect(switch).to_have_attribute("aria-pressed", "true")
     [(new,)] = seen("INSERT INTO salon_jobs_job (task, queue) VALUES ('ping', 'default') RETURNING id")
+    page.clock.fast_forward(7_000)
     expect(page.locator("#result_list .field-job small").first).to_contain_text(f"#{new}")
     # What was put into the page obeys Django's script too.
     page.check("#action-toggle")
     expect(page.locator(".action-counter")).to_have_text("3 of 3 selected")
     [(later,)] = seen("INSERT INTO salon_jobs_job (task, queue) VALUES ('ping', 'default') RETURNING id")
-    page.wait_for_timeout(7_000)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.fast_forward(7_000)
+    page.clock.fast_forward(7_000)
     _listed(page, waits, system, new)
+    assert asked == []
     page.uncheck("#action-toggle")
     page.evaluate("document.activeElement.blur()")
+    page.clock.fast_forward(7_000)
     expect(page.locator("#result_list .field-job small").first).to_contain_text(f"#{later}")
 
     page.goto(f"{site}salon_jobs/job/{waits}/change/")
     expect(page.get_by_role("button", name="Live", exact=True)).to_have_attribute("aria-pressed", "true")
     change("UPDATE salon_jobs_job SET state = 'cancelled', finished_at = now() WHERE id = %s", waits)
+    page.clock.fast_forward(7_000)
     expect(page.locator(".field-status")).to_contain_text("cancelled")
     expect(page.locator(".salon-jobs-live")).to_contain_text("It has ended.")
     page.click("button[value=retry]")

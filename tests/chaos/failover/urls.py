@@ -31,7 +31,7 @@ def _many(store_id: UUID, marker: str, **_: str) -> str:
 
 def _delayed(store_id: UUID, marker: str, **_: str) -> str:
     later = timezone.now() + _DELAY
-    return str(tasks.store.using(run_at=later).enqueue(store_id=store_id, marker=marker).action
+    return str(tasks.store.using(run_at=later).enqueue(store_id=store_id, marker=marker).action)
 
 
 def _batch(marker: str, **_: str) -> str:

@@ -1,9 +1,0 @@
-from django.db import migrations
-
-
-class Migration(migrations.Migration):
-    """Initial migration, without the store."""
-
-    initial = True
-    dependencies = []
-    operations = []
