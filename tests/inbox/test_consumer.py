@@ -21,8 +21,10 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, NotReady, SourceLost
 from salon_jobs.inbox import queries as inbox
 from salon_jobs.inbox.consumer import Consumer, Consumers
+from tests.e2e.worker_process import end_worker_connections
 from tests.inbox.memory_source import MemorySource, message
 from tests.metrics import of, shown
+from tests.settings import TEST_DATABASE
 from tests.support import change, seen
 from tests.waiting import LIMIT_S, eventually
 
@@ -138,21 +140,21 @@ def test_refused_acknowledgements_are_logged_once(caplog: pytest.LogCaptureFixtu
 def test_batch_stays_hidden_while_the_database_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     loop, source = consumer()
     source.queue += [message(), message()]
-    # Nobody can log in as the worker, and whoever has is thrown out: what a failover polls like from here.
-    change("ALTER ROLE worker_runtime NOLOGIN")
+    # Nobody can connect as the worker, and whoever has is thrown out: what a failover polls like from here.
+    change(f"REVOKE CONNECT ON DATABASE {TEST_DATABASE} FROM worker_runtime")
     try:
         connections["default"].close()
-        change("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker_runtime'")
+        end_worker_connections()
         with running(loop):
             for _ in range(3):
                 assert source.extended.acquire(timeout=LIMIT_S)
             assert not ready(loop)
             assert source.given_back == []
-            change("ALTER ROLE worker_runtime LOGIN")
+            change(f"GRANT CONNECT ON DATABASE {TEST_DATABASE} TO worker_runtime")
             eventually(jobs, 2)
             eventually(lambda: len(source.acknowledged), 2)
     finally:
-        change("ALTER ROLE worker_runtime LOGIN")
+        change(f"GRANT CONNECT ON DATABASE {TEST_DATABASE} TO worker_runtime")
     assert caplog.text.count("database_lost") == 1
 
 

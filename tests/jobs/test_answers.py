@@ -31,7 +31,7 @@ from tests.tasks import Hooks
 from tests.waiting import LIMIT_S, eventually
 
 LISTENERS = (
-    "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+    "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
     " AND query ~ 'LISTEN .salon_jobs_ended|NOTIFY salon_jobs_job, .awaited'"
 )
 

@@ -27,7 +27,18 @@ from salon_jobs.worker.maintenance import Maintenance
 from tests import tasks
 from tests.jobs.rows import jobs
 from tests.settings import SALON_JOBS, url_for
-from tests.support import change, claim, elsewhere, finish_many, leases_of, run, run_due, run_on_threads, seen
+from tests.support import (
+    change,
+    claim,
+    elsewhere,
+    finish_many,
+    leases_of,
+    run,
+    run_due,
+    run_on_threads,
+    seen,
+    waiting_count,
+)
 from tests.tasks import Hooks
 from tests.waiting import LIMIT_S, eventually
 
@@ -120,11 +131,10 @@ def test_worker_ends_many_at_once(process_id: int) -> None:
 def counting_at_once(*ends: Callable[[], object]) -> Generator[list[Future[object]]]:
     """End jobs on connections of their own, which all wait before they count, and then go on at once."""
     key = "hashtextextended('salon_jobs_follow_up', 3)"
-    waiters = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     change(f"SELECT pg_advisory_lock({key})")
     with ThreadPoolExecutor(len(ends)) as pool:
         running = [elsewhere(pool, end) for end in ends]
-        eventually(lambda: any(end.done() for end in running) or seen(waiters) == [(len(ends),)])
+        eventually(lambda: any(end.done() for end in running) or waiting_count() == len(ends))
         assert not any(end.done() for end in running)
         change(f"SELECT pg_advisory_unlock({key})")
         yield running

@@ -20,6 +20,10 @@ from tests import tasks
 from tests.support import change, claim, elsewhere, finish, seen, wait_until_waiting
 from tests.waiting import LIMIT_S
 
+LOCKS = """
+SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid
+ WHERE locktype = 'advisory' AND datname = current_database()
+"""
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -89,7 +93,7 @@ def test_many_keys_take_one_lock(stores: list[UUID], count: int, locks: int) -> 
     """They would fill the server's whole table of locks."""
     with transaction.atomic():
         enqueue_numbers(stores[0], *range(count))()
-        assert seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(locks,)]
+        assert seen(LOCKS) == [(locks,)]
 
 
 def test_lock_of_many_keys_excludes_single_key(stores: list[UUID]) -> None:
@@ -158,7 +162,7 @@ def test_single_keyed_enqueue_takes_no_lock(stores: list[UUID]) -> None:
     """It is one statement."""
     with transaction.atomic(), CaptureQueriesContext(connection) as queries:
         tasks.keyed.enqueue(store_id=stores[0], number=1)
-        assert seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
+        assert seen(LOCKS) == [(0,)]
     assert len([query for query in queries.captured_queries if "SAVEPOINT" not in query["sql"]]) == 1
 
 

@@ -23,7 +23,7 @@ from tests import tasks
 from tests.management.operator import add as insert
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen, wait_until_waiting
-from tests.waiting import LIMIT_S, eventually
+from tests.waiting import LIMIT_S
 
 OPERATOR = "operator"
 GONE = "there is no such job, or you may not see it"
@@ -96,13 +96,12 @@ def test_key_collision_refuses_only_that_job(database: None) -> None:
 @pytest.mark.parametrize("others", [0, 1])
 def test_key_taken_during_retry(database: None, others: int) -> None:
     held, *free = [add(key, "failed") for key in ("held", "free")[: 1 + others]]
-    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
     with ThreadPoolExecutor(1) as pool, psycopg.connect(url_for(None)) as rival:
         [(holder,)] = rival.execute(
             "INSERT INTO salon_jobs_job (task, job_key) VALUES ('ping', 'held') RETURNING id"
         ).fetchall()
         retried = elsewhere(pool, lambda: control.retry_jobs([held, *free], using=OPERATOR))
-        eventually(lambda: seen(waits), [(1,)])
+        wait_until_waiting()
         rival.commit()
         # A batch is tried again job by job, and finds the holder then.
         name = f"job {holder}" if others else "another job"

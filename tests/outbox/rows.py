@@ -6,8 +6,7 @@ import json
 from typing import Any
 from uuid import UUID
 
-from tests.support import change, seen
-from tests.waiting import eventually
+from tests.support import change, seen, wait_until_waiting
 
 OPERATOR = "operator"
 ORDERS = "rn::nats:::orders"
@@ -66,5 +65,4 @@ def statuses() -> dict[int, str]:
 
 
 def wait_for_a_lock() -> None:
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'jobs_operator' AND wait_event_type = 'Lock'"
-    eventually(lambda: seen(waiting), [(1,)])
+    wait_until_waiting()

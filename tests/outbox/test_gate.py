@@ -19,6 +19,7 @@ from salon_jobs.outbox import queries
 from salon_jobs.outbox.queries import Gate, PageRequest
 from tests import settings as test_settings
 from tests.outbox.scene import ORDERS, arrived, emitted, numbers_by_aggregate, relay_in_burst, relaying, statuses
+from tests.settings import TEST_DATABASE
 from tests.support import change, seen
 from tests.waiting import LIMIT_S, eventually
 
@@ -138,7 +139,7 @@ def test_transaction_takes_one_lock() -> None:
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 def test_stricter_isolation_changes_nothing(isolation: str) -> None:
     for role in ("app", "worker_runtime"):
-        change(f"ALTER ROLE {role} SET default_transaction_isolation = '{isolation}'")
+        change(f"ALTER ROLE {role} IN DATABASE {TEST_DATABASE} SET default_transaction_isolation = '{isolation}'")
     connections["default"].close()
     try:
         with writer() as one, writer() as other:
@@ -153,7 +154,7 @@ def test_stricter_isolation_changes_nothing(isolation: str) -> None:
         assert arrived() == [("a", 1), ("a", 2), ("a", 3)]
     finally:
         for role in ("app", "worker_runtime"):
-            change(f"ALTER ROLE {role} RESET default_transaction_isolation")
+            change(f"ALTER ROLE {role} IN DATABASE {TEST_DATABASE} RESET default_transaction_isolation")
         connections["default"].close()
 
 
