@@ -200,7 +200,9 @@ def test_context_of_task() -> None:
     assert during.enqueued_at == result.enqueued_at
 
 
-@pytest.mark.parametrize("wrong", ["", "1", "00000000-0000-0000-0000-00000000000g", None, 7, b"x", str(uuid4())])
+@pytest.mark.parametrize(
+    "wrong", ["", "1", "00000000-0000-0000-0000-00000000000g", None, 7, b"x", "00000000-0000-4000-8000-000000000000"]
+)
 def test_malformed_or_missing_id_does_not_exist(wrong: Any) -> None:
     with pytest.raises(TaskResultDoesNotExist):
         default_task_backend.get_result(wrong)

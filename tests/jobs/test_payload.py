@@ -120,7 +120,7 @@ LOOP: dict[str, Any] = {}
 LOOP["again"] = LOOP
 
 
-@pytest.mark.parametrize("value", [object(), LOOP, "\ud800", {"deep": "a\0b"}, {"a\0b": 1}], ids=repr)
+@pytest.mark.parametrize("value", [object(), LOOP, "\ud800", {"deep": "a\0b"}, {"a\0b": 1}])
 def test_values_that_json_cannot_hold_are_refused(value: Any) -> None:
     with pytest.raises(PayloadInvalid):
         PLAIN.bind((), {"data": {"x": value}})

@@ -162,7 +162,9 @@ def test_one_user_needs_a_store_during_migrate(stores: list[UUID]) -> None:
         assert update() == 0
 
 
-@pytest.mark.parametrize(("options", "demanded"), [(ONE_USER, NO_STORE), (settings.SALON_JOBS, None)], ids=str)
+@pytest.mark.parametrize(
+    ("options", "demanded"), [(ONE_USER, NO_STORE), (settings.SALON_JOBS, None)], ids=["one user", "roles"]
+)
 def test_migrate_demands_a_store(database: None, options: dict[str, Any], demanded: str | None) -> None:
     values: list[object] = []
 

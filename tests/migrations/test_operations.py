@@ -40,7 +40,7 @@ class Refuses:
 
 
 @both_directions
-@pytest.mark.parametrize(("app_label", "operation"), OPERATIONS, ids=str)
+@pytest.mark.parametrize(("app_label", "operation"), OPERATIONS)
 def test_operations_ask_the_routers(
     database: None, app_label: str, operation: DatabaseOperation, direction: str
 ) -> None:

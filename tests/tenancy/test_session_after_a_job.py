@@ -99,9 +99,7 @@ def raise_(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    "end",
-    [fail, fail_in_database, partial(raise_, Snooze(timedelta(hours=1))), partial(raise_, Discard("gone"))],
-    ids=repr,
+    "end", [fail, fail_in_database, partial(raise_, Snooze(timedelta(hours=1))), partial(raise_, Discard("gone"))]
 )
 @every_kind
 def test_session_after_failed_job(stores: list[UUID], jobs: Jobs, kind: Kind, end: Body) -> None:
