@@ -67,6 +67,14 @@ def test_skipped_message_that_arrived_was_sent() -> None:
     assert times() == {"crossed": ("published", True, False)}
 
 
+def test_published_message_stays_so() -> None:
+    """A relay that lost its partition may still skip what the next one has sent."""
+    late = message(1, message_id=emitted(event="crossed"))
+    queries.mark_published([late], using="default")
+    queries.mark_skipped([(late, "a filter")], using="default")
+    assert times() == {"crossed": ("published", True, False)}
+
+
 @pytest.mark.parametrize(
     "times",
     [
