@@ -167,6 +167,12 @@ def test_rate_over_all_processes(process_id: int, stores: list[UUID]) -> None:
     assert len(claimer_of(another_process()).claim(20).jobs) == 12
 
 
+def test_rate_counts_every_start(claimer: Claimer, stores: list[UUID]) -> None:
+    add(100, stores[0], queue="mail")
+    limit(queue="mail", rate="1/h", burst=5)
+    assert [len(claimer.claim(room).jobs) for room in (3, 1, 10)] == [3, 1, 1]
+
+
 def test_scope_locked_by_another_process(claimer: Claimer, stores: list[UUID]) -> None:
     add(3, stores[0])
     add(3, None)
