@@ -57,8 +57,8 @@ psql: venv ## open psql on the database of the demo, while `make serve` runs or 
 
 .PHONY: test
 test: venv ## run the checks, then every quick test that needs no system package; what fails soonest comes first
-	@$(MAKE) --jobs --output-sync=target PYRIGHT=salon_jobs check test-units
-	@$(MAKE) MARKS="not unit and not slow and $(HERE)" tests
+	@$(MAKE) --jobs --output-sync=target PYRIGHT=salon_jobs check $(if $(PYTEST_ARGS),,test-units)
+	@$(MAKE) MARKS="$(if $(PYTEST_ARGS),,not unit and )not slow and $(HERE)" tests
 	@echo
 	@echo "Left out: slow tests, deeper searches, pyright on tests and demo (make test-all); what needs system packages (make test-system)."
 
@@ -67,13 +67,13 @@ test-all: test test-slow test-keys ## the same, then slow tests, deeper searches
 
 .PHONY: test-units
 test-units: venv ## run the tests that need neither a database nor a process
-	@$(MAKE) MARKS="unit and not slow and $(HERE)" WORKERS=2 DURATIONS=5 tests
+	@$(PYTEST) -q -m "unit and not slow and $(HERE)"
 
 .PHONY: test-slow
 test-slow: venv ## run the slow tests, search deeper for counter-examples, and have pyright check tests and demo
 	@$(MAKE) --jobs --output-sync=target MARKS="(slow or hypothesis) and $(HERE)" DEPTH=--hypothesis-profile=full tests pyright
 
-# PYTEST_ARGS chooses tests and options.
+# PYTEST_ARGS chooses tests and options: make test PYTEST_ARGS="tests/jobs -k keys".
 .PHONY: tests
 tests:
 	@$(PYTEST) -m "$(MARKS)" $(PARALLEL) $(DEPTH) $(PYTEST_ARGS)
