@@ -71,12 +71,15 @@ class OutgoingMessage(NamedTuple):
 class Verdict(StrEnum):
     """Outcome of a message that was not published, and how the relay reacts."""
 
-    RETRY = "retry"  # rejected this time: costs an attempt, its aggregate waits
+    RETRY = "retry"  # this very message was rejected, this time: costs an attempt, its aggregate waits
     REFUSED = "refused"  # will never be accepted (too large, bad subject): failed and parked at once
-    OUTAGE = "outage"  # broker or network is down: costs nothing, the whole destination waits
+    # Broker or network is down, or gave an error that says nothing about the message, or that no list knows: costs
+    # nothing, the whole destination waits.
+    OUTAGE = "outage"
     MISSING = "missing"  # the destination does not exist (no topic, no queue): as an outage, with a warning
-    # Nothing at the destination accepts this message now (no stream for its subject): costs nothing, and only its
-    # aggregate waits and is retried, with a warning. Other messages of the destination continue.
+    # Nothing at the destination accepts this message now (no stream for its subject), through no fault of its own:
+    # costs nothing, and only its aggregate waits and is retried, with a warning. Other messages of the destination
+    # continue.
     UNRESOLVABLE = "unresolvable"
     SKIPPED = "skipped"  # filtered out by the settings: blocks nothing
     NOT_SENT = "not_sent"  # not tried: an earlier message of its aggregate was not published, or the relay must stop
@@ -124,7 +127,7 @@ class Meaning(NamedTuple):
 
 
 def find_meaning(meanings: Iterable[Meaning], name: str, status: int, detail: str) -> PublishFailure:
-    """Return the first meaning that lists the error; the last one must list every status."""
+    """Return the first meaning that lists the error; the last one must list every status, as an outage."""
     meaning = next(each for each in meanings if name in each.names.split() or status in each.statuses)
     return PublishFailure(meaning.verdict, meaning.code, detail)
 

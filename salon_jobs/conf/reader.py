@@ -71,6 +71,11 @@ def text(value: Any) -> str:
     return value
 
 
+def secret_text(value: Any) -> str:
+    """Read a non-empty string without line breaks at its end: a file that a secret is read from ends with one."""
+    return text(value.rstrip("\r\n") if isinstance(value, str) else value)
+
+
 def matching(pattern: str, what: str) -> Reader:
     """Read a string of this form; errors say ``what`` it must be."""
 
@@ -141,13 +146,15 @@ def log_level(value: Any) -> str:
     return level
 
 
-def pair(first: str, second: str) -> Reader:
+def pair(first: str, second: str, *, each: Reader = text) -> Reader:
     """Read two strings that belong together; errors call them ``first`` and ``second``."""
 
     def read(value: Any) -> Any:
-        if type(value) not in (list, tuple) or len(value) != 2 or not all(isinstance(x, str) and x for x in value):
-            raise ValueError(f"a pair ({first}, {second}) of strings")
-        return tuple(value)
+        try:
+            one, other = map(each, value if type(value) in (list, tuple) else ())
+        except ValueError:
+            raise ValueError(f"a pair ({first}, {second}) of strings") from None
+        return one, other
 
     return read
 

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from azure.storage.queue import generate_queue_sas
+from azure.core.exceptions import HttpResponseError
+from azure.storage.queue import QueueClient, generate_queue_sas
 
 from salon_jobs.brokers.azure.publisher import LARGEST_BYTES, AzureQueuePublisher
 from salon_jobs.brokers.azure.source import AzureQueueSource
@@ -22,7 +25,7 @@ from salon_jobs.brokers.source import Delivery
 from salon_jobs.conf.sections import ConsumerSettings
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid, NotReady
 from salon_jobs.inbox.consumer import Consumer
-from tests.brokers.messages import draft, largest, make, publish, results
+from tests.brokers.messages import HELD, draft, largest, make, publish, results
 from tests.servers.azure import AzureBroker
 from tests.servers.registry import on
 from tests.support import closed_port
@@ -113,6 +116,65 @@ def refused(destination: str, code: str) -> str:
 def test_wrong_key_is_an_outage_that_hides_it(broker: AzureBroker, destination: str, configure: Configure) -> None:
     configure(CONNECTION_STRING=re.sub("(AccountKey=)[^;]+", rf"\g<1>{KEY}", broker.connection_string))
     assert KEY not in refused(destination, "AZURE.NOT_AUTHORIZED")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (400, "InvalidHeaderValue", "AZURE.FAILED"),
+        (400, "InvalidUri", "AZURE.FAILED"),
+        (400, "OutOfRangeQueryParameterValue", "AZURE.FAILED"),
+        (400, "SomethingNew", "AZURE.FAILED"),
+        (409, "AccountBeingCreated", "AZURE.FAILED"),
+        (400, "InvalidAuthenticationInfo", "AZURE.NOT_AUTHORIZED"),
+        (400, "AuthenticationFailed", "AZURE.NOT_AUTHORIZED"),
+        (409, "InsufficientAccountPermissions", "AZURE.NOT_AUTHORIZED"),
+        (503, "ServerBusy", "AZURE.BUSY"),
+        (409, "QueueBeingDeleted", "AZURE.QUEUE_NOT_FOUND"),
+        (400, "MessageTooLarge", "AZURE.REFUSED"),
+        (413, "RequestBodyTooLarge", "AZURE.REFUSED"),
+    ],
+)
+def test_meaning_of_error_codes(
+    publisher: AzureQueuePublisher,
+    destination: str,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    code: str,
+    expected: str,
+) -> None:
+    """What says nothing of the message is an outage, and shows what Azure said."""
+
+    def refuse(*_: object, **__: object) -> None:
+        response: Any = SimpleNamespace(status_code=status, reason="said by the test", headers={})
+        error: Any = HttpResponseError(response=response)
+        error.error_code = code
+        raise error
+
+    monkeypatch.setattr(QueueClient, "send_message", refuse)
+    [answer] = publisher.publish([make(destination)], should_continue=lambda: True)
+    assert answer is not None
+    assert answer.code == expected
+    assert f"{status} {code}" in answer.detail
+    verdicts = {"AZURE.REFUSED": Verdict.REFUSED, "AZURE.QUEUE_NOT_FOUND": Verdict.MISSING}
+    assert answer.verdict is verdicts.get(expected, Verdict.OUTAGE)
+
+
+def test_key_from_a_file_publishes(broker: AzureBroker, destination: str, configure: Configure) -> None:
+    """The line break at its end is not part of it."""
+    configure(CONNECTION_STRING=f"{broker.connection_string}\n")
+    with closing(AzureQueuePublisher()) as publisher:
+        assert publish(publisher, make(destination)) == [None]
+
+
+def test_impossible_queue_is_refused_unsent(publisher: AzureQueuePublisher) -> None:
+    """A message written by SQL has passed no check."""
+    bad = [make("rn::azurequeue:::Parse_Tasks"), make("rn::azurequeue:::Parse_Tasks")]
+    assert results(publisher, *bad, make("rn::azurequeue:::Parse_Tasks", "b")) == [
+        (Verdict.REFUSED, "AZURE.REFUSED"),
+        HELD,
+        (Verdict.REFUSED, "AZURE.REFUSED"),
+    ]
 
 
 def test_signature_publishes_and_is_hidden(

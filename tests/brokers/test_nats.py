@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
 
-from salon_jobs.brokers.nats.publisher import NatsPublisher, aggregate_of, encode_token, subject_of
+from salon_jobs.brokers.nats.publisher import Fault, NatsPublisher, aggregate_of, encode_token, judge, subject_of
 from salon_jobs.brokers.nats.sender import NatsSender
 from salon_jobs.brokers.publisher import OutgoingMessage, Verdict
 from salon_jobs.brokers.source import Source
@@ -213,8 +213,8 @@ ONE_EACH = {"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subjec
     [
         ({"max_msg_size": 100}, Verdict.REFUSED, "NATS.TOO_LARGE"),
         ({"max_msgs": 1, "discard": "new"}, Verdict.OUTAGE, "NATS.STREAM_FULL"),
-        (ONE_EACH, Verdict.RETRY, "NATS.STREAM_FULL"),
-        ({"sealed": True}, Verdict.RETRY, "NATS.10109"),
+        (ONE_EACH, Verdict.UNRESOLVABLE, "NATS.STREAM_FULL"),
+        ({"sealed": True}, Verdict.OUTAGE, "NATS.10109"),
     ],
     ids=["size", "stream full", "subject full", "sealed"],
 )
@@ -228,6 +228,70 @@ def test_limits_of_a_stream_become_verdicts(
     if "discard" in limit:
         assert publish(publisher, make(destination)) == [None]
     assert results(publisher, make(destination), make(destination)) == [(verdict, code), HELD]
+
+
+def test_full_account_is_an_outage(configure: Configure, publisher: NatsPublisher) -> None:
+    """Whatever its streams have room for: no message is to blame."""
+    account = "accounts { SALON { jetstream { max_file: 20K }, users: [{ user: salon, password: s3cret }] } }"
+    with NatsBroker(account, user="salon", password="s3cret") as broker:
+        configure(broker, USER=("salon", "s3cret"))
+        destination = broker.destination("orders")
+        message = make(destination, payload=json.dumps("x" * 15_000))
+        assert results(publisher, message, make(destination, "b")) == [None, None]
+        again = make(destination, payload=message.payload)
+        outage = (Verdict.OUTAGE, "NATS.10002")
+        assert results(publisher, again, make(destination, payload=message.payload)) == [outage, HELD]
+
+
+@pytest.mark.parametrize(
+    ("err_code", "verdict", "code"),
+    [
+        (10002, Verdict.OUTAGE, "NATS.10002"),
+        (10023, Verdict.OUTAGE, "NATS.10023"),
+        (10047, Verdict.OUTAGE, "NATS.10047"),
+        (10169, Verdict.OUTAGE, "NATS.10169"),
+        (19999, Verdict.OUTAGE, "NATS.19999"),
+        (10158, Verdict.UNRESOLVABLE, "NATS.10158"),
+        (10054, Verdict.REFUSED, "NATS.TOO_LARGE"),
+        (10097, Verdict.REFUSED, "NATS.TOO_LARGE"),
+    ],
+)
+def test_meaning_of_error_codes(running: NatsBroker, err_code: int, verdict: Verdict, code: str) -> None:
+    """What says nothing of the message is an outage, also what no list knows."""
+    failure = judge(Fault(code=400, err_code=err_code, description="said by the server"))
+    assert (failure.verdict, failure.code) == (verdict, code)
+    assert "said by the server" in failure.detail
+
+
+def test_subject_with_another_writer_costs_nothing(
+    broker: NatsBroker, publisher: NatsPublisher, destination: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who writes there as fast as we read its end is not the message's fault."""
+    sent = NatsSender.send
+
+    async def behind_another(sender: NatsSender, *arguments: Any) -> Any:
+        await sender.connected.jetstream().publish(f"{name}.a", b"")
+        return await sent(sender, *arguments)
+
+    monkeypatch.setattr(NatsSender, "send", behind_another)
+    contended = (Verdict.UNRESOLVABLE, "NATS.CONTENDED")
+    assert results(publisher, make(destination), make(destination)) == [contended, HELD]
+
+
+def test_headers_above_64_kib_are_refused(publisher: NatsPublisher, destination: str) -> None:
+    """JetStream keeps no longer ones, however large a message may be."""
+
+    def of_size(characters: int) -> OutgoingMessage:
+        return draft(destination, headers=json.dumps({"Trace": "x" * characters}))
+
+    most = largest(publisher, of_size, 100_000)
+    assert 64_000 < most < 65_535
+    assert publish(publisher, of_size(most)) == [None]
+    with pytest.raises(MessageInvalid, match=r"headers take \d+ bytes; JetStream accepts 65535"):
+        publisher.check(of_size(most + 1))
+    assert results(publisher, make(destination, headers=of_size(66_000).headers)) == [
+        (Verdict.REFUSED, "NATS.TOO_LARGE")
+    ]
 
 
 @contextmanager

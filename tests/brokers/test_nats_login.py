@@ -61,6 +61,22 @@ def test_right_and_wrong_secrets(
             assert "guess" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("secret", "given"),
+    [
+        ({"token": "s3cret"}, {"TOKEN": "s3cret\n"}),
+        ({"user": "relay", "password": "s3cret"}, {"USER": ("relay", "s3cret\r\n")}),
+    ],
+    ids=["token", "user"],
+)
+def test_secret_from_a_file_logs_in(point_at: Point, secret: dict[str, str], given: dict[str, Any]) -> None:
+    """The line break at its end is not part of it."""
+    with NatsBroker(f"authorization: {json.dumps(secret)}", **secret) as broker:
+        destination = broker.destination("orders")
+        point_at(broker, **given)
+        assert publishes(destination)
+
+
 def test_credentials_file(point_at: Point, tmp_path: Path) -> None:
     """It is read when the server asks for a signature."""
     # An example of NATS's documentation, whose seed nobody needs.

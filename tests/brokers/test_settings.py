@@ -61,6 +61,18 @@ def test_secret_is_not_shown() -> None:
     assert "secret" not in repr(sns(ACCESS_KEY=("a", "secret")))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n"])
+def test_line_break_after_a_secret_is_no_part(end: str) -> None:
+    """A file that a secret is read from ends with one. Spaces may belong to a password."""
+    assert nats(TOKEN=f"s3cret {end}").token == "s3cret "
+    assert nats(USER=(f"relay{end}", f" s3cret{end}")).user == ("relay", " s3cret")
+    assert sns(ACCESS_KEY=[f"AKIA{end}", f"s3cret{end}"]).access_key == ("AKIA", "s3cret")
+    for last in (f"AccountKey={KEY}", "EndpointSuffix=core.windows.net", "EndpointSuffix=core.windows.net;"):
+        given = f"AccountName=salon;AccountKey={KEY}" if last.startswith("E") else "AccountName=salon"
+        assert azure(CONNECTION_STRING=f"{given};{last}{end}").connection_string == f"{given};{last}"
+    assert azure(CONNECTION_STRING=f"UseDevelopmentStorage=true{end}").connection_string == "UseDevelopmentStorage=true"
+
+
 NO_SERVERS: tuple[Any, ...] = ("", [], "localhost", "http://a", "nats://", "nats://a:x", "nats://u:secret@a", None, [4])
 PLAIN_QUEUES = r"PLAIN_QUEUES'\] must be a list of names of queues"
 
@@ -73,6 +85,8 @@ PLAIN_QUEUES = r"PLAIN_QUEUES'\] must be a list of names of queues"
         (nats, {"TLS_CERTIFICATE_FILES": "k"}, r"FILES'\] must be a pair \(certificate, key\) of strings"),
         (nats, {"USER": ("u", "p"), "TOKEN": "t"}, "USER and TOKEN"),
         (nats, {"CREDENTIALS_FILE": "c", "TOKEN": "t"}, "CREDENTIALS_FILE and TOKEN"),
+        (nats, {"TOKEN": "\n"}, r"\['TOKEN'\] must be a string that is not empty, or None, not str$"),
+        (nats, {"USER": ("secret", "\n")}, r"\['USER'\] must be a pair \(user, password\) of strings"),
         (nats, {"MAX_RECONNECTS": -1}, "MAX_RECONNECTS"),
         (nats, {"TIMEOUT": 0}, "TIMEOUT"),
         (nats, {"RECONNECT_JITTER": -1}, "RECONNECT_JITTER"),

@@ -177,7 +177,14 @@ def test_attributes_fit_raw_delivery_to_sqs(topic: str) -> None:
     assert "" not in attributes_of(make(topic, "", event="")).values()
 
 
-@pytest.mark.parametrize(("code", "verdict"), [("InternalError", Verdict.RETRY), ("InvalidParameter", Verdict.REFUSED)])
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [
+        ("InternalError", Verdict.UNRESOLVABLE),
+        ("SomethingNew", Verdict.UNRESOLVABLE),
+        ("InvalidParameter", Verdict.REFUSED),
+    ],
+)
 def test_failed_entry_holds_its_aggregate_alone(
     broker: SnsBroker, publisher: SnsPublisher, requests: Requests, topic: str, code: str, verdict: Verdict
 ) -> None:
@@ -193,7 +200,26 @@ def test_entry_without_an_answer(publisher: SnsPublisher, requests: Requests, to
         parsed["Successful"] = parsed["Successful"][1:]
 
     requests.register("after-call.sns.PublishBatch", forget)
-    assert codes(publisher, make(topic, "a"), make(topic, "b")) == ["SNS.NO_ANSWER", ""]
+    unanswered = (Verdict.UNRESOLVABLE, "SNS.NO_ANSWER")
+    assert results(publisher, make(topic, "a"), make(topic, "b")) == [unanswered, None]
+    assert results(publisher, make(topic, "a")) == [(Verdict.OUTAGE, "SNS.NO_ANSWER")]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [("InternalError", "SNS.UNAVAILABLE"), ("SomethingNew", "SNS.FAILED")], ids=str
+)
+@pytest.mark.parametrize("whole", [True, False], ids=["the whole request", "every entry"])
+def test_error_that_blames_no_message(
+    publisher: SnsPublisher, requests: Requests, topic: str, code: str, expected: str, whole: bool
+) -> None:
+    """Where nothing gets through, the destination is to blame: it waits, and the code is shown."""
+    if whole:
+        requests.refuse = lambda entries: code
+    else:
+        requests.fail = {"{}": code}
+    answers = publisher.publish([make(topic, "a"), make(topic, "b")], should_continue=lambda: True)
+    assert [(each.verdict, each.code) for each in answers if each] == [(Verdict.OUTAGE, expected)] * 2
+    assert all(code in str(each) for each in answers)
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["the whole request", "one entry"])
@@ -236,12 +262,22 @@ def test_refused_request_blames_the_guilty_alone(
         ("InvalidParameterValueException", 400, "SNS.REFUSED"),
         ("BatchRequestTooLong", 400, "SNS.REFUSED"),
         ("SomethingNew", 400, "SNS.FAILED"),
+        ("", 404, "SNS.FAILED"),
+        ("TooManyEntriesInBatchRequest", 400, "SNS.FAILED"),
+        ("RequestExpired", 400, "SNS.NOT_AUTHORIZED"),
+        ("RequestTimeTooSkewed", 400, "SNS.NOT_AUTHORIZED"),
+        ("NotAuthorized", 400, "SNS.NOT_AUTHORIZED"),
+        ("InvalidSignatureException", 400, "SNS.NOT_AUTHORIZED"),
+        ("InvalidAccessKeyId", 400, "SNS.NOT_AUTHORIZED"),
+        ("KMSInvalidKeyUsageException", 400, "SNS.NOT_AUTHORIZED"),
+        ("InternalError", 400, "SNS.UNAVAILABLE"),
+        ("ServiceUnavailable", 400, "SNS.UNAVAILABLE"),
     ],
 )
 def test_meaning_of_error_codes(running: SnsBroker, code: str, status: int, expected: str) -> None:
     answer = verdict_of_code(code, detail="", status=status)
     assert answer.code == expected
-    outages = ("SNS.NOT_AUTHORIZED", "SNS.THROTTLED", "SNS.UNAVAILABLE")
+    outages = ("SNS.NOT_AUTHORIZED", "SNS.THROTTLED", "SNS.UNAVAILABLE", "SNS.FAILED")
     assert (answer.verdict is Verdict.OUTAGE) == (expected in outages)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from salon_jobs.brokers.aws.settings import settings
@@ -41,12 +42,14 @@ ERRORS: Final = Exception
 
 # How long one request may take to connect, and again to wait for each answer.
 TIMEOUT_S: Final = 5.0
+_THROTTLED: Final = "SNS.THROTTLED"
 # The first that lists an error applies. Missing permissions and an unusable encryption key are outages: an operator
-# fixes them, and no message is to blame. So is throttling: it costs no attempt, and the destination waits.
+# fixes them, and no message is to blame. So is throttling: it costs no attempt, and the destination waits. So is what
+# no list knows.
 _MEANINGS: Final = (
     Meaning(
         Verdict.OUTAGE,
-        "SNS.THROTTLED",
+        _THROTTLED,
         "Throttled Throttling KMSThrottling TooManyRequests RequestThrottled RequestLimitExceeded SlowDown "
         "PriorRequestNotComplete",
         (429,),
@@ -55,9 +58,10 @@ _MEANINGS: Final = (
     Meaning(
         Verdict.OUTAGE,
         "SNS.NOT_AUTHORIZED",
-        "AuthorizationError AccessDenied AuthFailure InvalidClientTokenId UnrecognizedClient SignatureDoesNotMatch "
-        "IncompleteSignature InvalidSecurity MissingAuthenticationToken ExpiredToken OptInRequired KMSAccessDenied "
-        "KMSDisabled KMSInvalidState KMSNotFound KMSOptInRequired",
+        "AuthorizationError AccessDenied AuthFailure NotAuthorized InvalidClientTokenId InvalidAccessKeyId "
+        "UnrecognizedClient SignatureDoesNotMatch InvalidSignature IncompleteSignature InvalidSecurity "
+        "MissingAuthenticationToken ExpiredToken RequestExpired RequestTimeTooSkewed OptInRequired KMSAccessDenied "
+        "KMSDisabled KMSInvalidKeyUsage KMSInvalidState KMSNotFound KMSOptInRequired",
         (401, 403),
     ),
     Meaning(
@@ -66,8 +70,13 @@ _MEANINGS: Final = (
         "InvalidParameter InvalidParameterValue ParameterValueInvalid Validation ValidationError "
         "InvalidMessageContents BatchRequestTooLong MissingParameter",
     ),
-    Meaning(Verdict.OUTAGE, "SNS.UNAVAILABLE", statuses=range(500, 1000)),
-    Meaning(Verdict.RETRY, "SNS.FAILED", statuses=range(500)),
+    Meaning(
+        Verdict.OUTAGE,
+        "SNS.UNAVAILABLE",
+        "InternalError InternalFailure InternalServerError ServiceUnavailable RequestTimeout",
+        range(500, 1000),
+    ),
+    Meaning(Verdict.OUTAGE, "SNS.FAILED", statuses=range(500)),
 )
 
 
@@ -197,7 +206,7 @@ class Topics:
 
 
 _PING_S: Final = 2.0  # for connecting, and again for the answer
-_NO_ANSWER: Final = PublishFailure(Verdict.RETRY, "SNS.NO_ANSWER", "SNS answered only for other messages of its batch")
+_NO_ANSWER: Final = PublishFailure(Verdict.OUTAGE, "SNS.NO_ANSWER", "SNS left the message out of its answer")
 
 
 class SnsConnection:
@@ -241,9 +250,16 @@ class SnsConnection:
         for place in map(str, range(len(entries))):
             if place in failed:
                 code, detail = failed[place]["Code"], failed[place].get("Message", "")
-                answers.append(verdict_of_code(code, detail=f"{code}: {detail}"))
+                failure = verdict_of_code(code, detail=f"{code}: {detail}")
+            elif place in published:
+                answers.append(None)
+                continue
             else:
-                answers.append(None if place in published else _NO_ANSWER)
+                failure = _NO_ANSWER
+            # What failed beside messages that the topic accepted is no outage of the topic, unless it asks to wait.
+            if published and failure.verdict is Verdict.OUTAGE and failure.code != _THROTTLED:
+                failure = replace(failure, verdict=Verdict.UNRESOLVABLE)
+            answers.append(failure)
         return answers
 
     def ping(self) -> None:

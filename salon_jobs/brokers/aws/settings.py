@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from salon_jobs.conf import section
-from salon_jobs.conf.reader import duration, matching, names, optional, pair, setting
+from salon_jobs.conf.reader import duration, matching, names, optional, pair, secret_text, setting
 
 _region: Final = matching(r"[a-z]{2}[a-z0-9-]+", "a region such as 'ap-northeast-1'")
 _ENDPOINT: Final = re.compile(r"https?://[^\s/]+\S*")
@@ -42,7 +42,9 @@ class SnsSettings:
 
     region: str = setting("ap-northeast-1", _region)
     endpoint: str | None = setting(None, _endpoint)
-    access_key: tuple[str, str] | None = setting(None, optional(pair("access key", "secret key")), secret=True)
+    access_key: tuple[str, str] | None = setting(
+        None, optional(pair("access key", "secret key", each=secret_text)), secret=True
+    )
     allow_list: tuple[str, ...] = setting((), _topics)
     deny_list: tuple[str, ...] = setting((), _topics)
     skip_events: tuple[str, ...] = setting((), names)

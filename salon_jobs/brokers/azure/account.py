@@ -43,18 +43,24 @@ _MEANINGS: Final = (
         "QueueNotFound QueueBeingDeleted QueueDisabled ResourceNotFound",
         (404,),
     ),
-    Meaning(Verdict.OUTAGE, "AZURE.NOT_AUTHORIZED", statuses=(401, 403)),
+    Meaning(
+        Verdict.OUTAGE,
+        "AZURE.NOT_AUTHORIZED",
+        "AuthenticationFailed AuthorizationFailure InvalidAuthenticationInfo NoAuthenticationInformation "
+        "AccountIsDisabled InsufficientAccountPermissions",
+        (401, 403),
+    ),
     Meaning(Verdict.OUTAGE, "AZURE.BUSY", statuses=(408, 429, *range(500, 1000))),
     # Answered by something else, such as a proxy.
     Meaning(Verdict.OUTAGE, "AZURE.UNREACHABLE", statuses=(407, *range(400))),
+    # Of a request, only the body differs from message to message.
     Meaning(
         Verdict.REFUSED,
         "AZURE.REFUSED",
-        "RequestBodyTooLarge MessageTooLarge InvalidMessage InvalidXmlDocument InvalidXmlNodeValue OutOfRangeInput "
-        "OutOfRangeQueryParameterValue InvalidResourceName InvalidUri",
+        "RequestBodyTooLarge MessageTooLarge InvalidMessage InvalidXmlDocument InvalidXmlNodeValue",
         (413,),
     ),
-    Meaning(Verdict.RETRY, "AZURE.FAILED", statuses=range(1000)),
+    Meaning(Verdict.OUTAGE, "AZURE.FAILED", statuses=range(1000)),
 )
 
 

@@ -67,9 +67,14 @@ class AzureQueuePublisher(ClientPublisher["AzureAccount"]):
         """Put the messages, different aggregates in parallel."""
         if not messages:
             return []
-        account = self.client.get()
         queue = parse_destination(messages[0].aggregate_type).resource
         order = AggregateOrder(messages)
+        if not QUEUE_NAME.fullmatch(queue):  # written by SQL, which checks nothing
+            refused = PublishFailure(Verdict.REFUSED, "AZURE.REFUSED", f"{queue!r} cannot be the name of a queue")
+            while (aggregate := order.take()) is not None:
+                order.answer(aggregate, refused)
+            return order.answers
+        account = self.client.get()
 
         def put_while_ready(_: int) -> None:
             # A thread that publishes a message makes its aggregate ready again, so it finds at least that one.

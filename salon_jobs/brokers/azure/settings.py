@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from salon_jobs.conf import section
-from salon_jobs.conf.reader import duration, names, optional, setting
+from salon_jobs.conf.reader import duration, names, optional, secret_text, setting
 
 QUEUE_NAME: Final = re.compile(r"(?=.{3,63}$)[a-z0-9]+(?:-[a-z0-9]+)*")
 _SHORTEST_VISIBILITY, _LONGEST_VISIBILITY = timedelta(seconds=1), timedelta(days=7)
@@ -18,9 +18,13 @@ _SHORTEST_VISIBILITY, _LONGEST_VISIBILITY = timedelta(seconds=1), timedelta(days
 
 def _connection_string(value: Any) -> Any:
     """Read an account's connection string. Errors do not show it."""
-    parts = [part.partition("=") for part in value.rstrip(";").split(";")] if isinstance(value, str) else []
+    try:
+        value = secret_text(value)
+    except ValueError:
+        value = ""
+    parts = [part.partition("=") for part in value.rstrip(";").split(";")]
     fields = {name.lower(): content for name, _, content in parts if content}
-    if not parts or len(fields) != len(parts):
+    if len(fields) != len(parts):
         raise ValueError("a connection string of name=value parts joined by semicolons")
     if fields == {"usedevelopmentstorage": "true"}:
         return value

@@ -41,13 +41,19 @@ class NatsPublisher(ClientPublisher["NatsSender"]):
                 f"event {event!r} begins or ends with white space, or has line breaks; use a plain name"
             )
         try:
-            size = len(message.payload.encode()) + size_of(headers_of(message).items()) + _EXPECTED_BYTES
+            header_size = size_of(headers_of(message).items()) + _EXPECTED_BYTES
         except ValueError as error:
             raise MessageInvalid(f"headers: {error}") from error
+        size = len(message.payload.encode()) + header_size
         if size > settings.max_payload:
             raise MessageInvalid(
                 f"payload with its headers takes {size} bytes; NATS accepts {settings.max_payload} "
                 "(SALON_JOBS['NATS']['MAX_PAYLOAD']): send less, or a reference to it"
+            )
+        if header_size > _MOST_HEADER_BYTES:
+            raise MessageInvalid(
+                f"headers take {header_size} bytes; JetStream accepts {_MOST_HEADER_BYTES}: send less, or put it into "
+                "the payload"
             )
 
     def connect(self) -> NatsSender:
@@ -102,6 +108,8 @@ def require_resource(resource: str) -> None:
 _HEADER: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # The header that only messages of an aggregate have: its name, a number of 20 digits, and what separates them.
 _EXPECTED_BYTES: Final = 60
+# The server keeps the size of a message's headers in 16 bits.
+_MOST_HEADER_BYTES: Final = 65_535
 # Largest overhead of a message besides its own headers: names, IDs, expected sequence, frame.
 FIXED_BYTES: Final = 600
 _read: Final = msgspec.json.Decoder(dict[str, str]).decode
@@ -137,8 +145,12 @@ def size_of(headers: Iterable[tuple[str, str]]) -> int:
     return 16 + sum(len(name) + len(value.encode()) + 4 for name, value in headers)
 
 
-_TOO_LARGE: Final = 10054
+# Larger than the stream's max_msg_size; headers longer than JetStream can keep. What else could be wrong with a message
+# is commanded by headers that begin with Nats-, which ours cannot have.
+_TOO_LARGE: Final = frozenset({10054, 10097})
 _STORE_FAILED: Final = 10077
+# In a cluster: the same message, sent before a connection was lost, is still being stored.
+_IN_PROCESS: Final = 10158
 # The subject's last sequence differs from the expected one or, in a cluster, is not known at this moment.
 _FENCED: Final = frozenset({10071, 10163, 10164})
 
@@ -202,13 +214,13 @@ read_names: Final = msgspec.json.Decoder(StreamNames).decode
 def judge(fault: Fault) -> PublishFailure:
     """Return the verdict on a message that the server rejected.
 
-    A full stream rejects every message until someone makes room, and no message is to blame: an outage. A full subject
-    affects only its aggregate. 503 is a problem of the cluster.
+    A full stream or account rejects every message until someone makes room, and no message is to blame: an outage, as
+    is every error that is not known to concern one message. A full subject affects only its aggregate.
     """
     code, detail = f"NATS.{fault.err_code}", fault.description
-    if fault.err_code == _TOO_LARGE:
-        return PublishFailure(Verdict.REFUSED, "NATS.TOO_LARGE", f"{detail} (max_msg_size of the stream)")
+    if fault.err_code in _TOO_LARGE:
+        return PublishFailure(Verdict.REFUSED, "NATS.TOO_LARGE", f"the stream said: {detail}")
     if fault.err_code == _STORE_FAILED:
-        full = Verdict.RETRY if "per subject" in detail else Verdict.OUTAGE
+        full = Verdict.UNRESOLVABLE if "per subject" in detail else Verdict.OUTAGE
         return PublishFailure(full, "NATS.STREAM_FULL" if "maximum" in detail else code, detail)
-    return PublishFailure(Verdict.OUTAGE if fault.code == 503 else Verdict.RETRY, code, detail)
+    return PublishFailure(Verdict.UNRESOLVABLE if fault.err_code == _IN_PROCESS else Verdict.OUTAGE, code, detail)

@@ -254,7 +254,7 @@ class Batch:
         aggregate.retries += 1
         if aggregate.retries > _MOST_RETRIES:
             detail = f"another program keeps publishing to {subject}"
-            return self._order.answer(aggregate, PublishFailure(Verdict.RETRY, "NATS.CONTENDED", detail))
+            return self._order.answer(aggregate, PublishFailure(Verdict.UNRESOLVABLE, "NATS.CONTENDED", detail))
         if not self._should_continue():
             return None
         try:

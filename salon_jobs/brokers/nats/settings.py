@@ -13,7 +13,7 @@ from django.core.checks import CheckMessage, Warning
 
 from salon_jobs.conf import section
 from salon_jobs.conf import settings as conf
-from salon_jobs.conf.reader import count, duration, optional, pair, setting, text
+from salon_jobs.conf.reader import count, duration, optional, pair, secret_text, setting, text
 from salon_jobs.core.errors import ConfigurationError
 
 
@@ -53,9 +53,9 @@ class NatsSettings:
     domain: str | None = setting(None, optional(text))
     tls_ca_file: str | None = setting(None, optional(text))
     tls_certificate_files: tuple[str, str] | None = setting(None, optional(pair("certificate", "key")))
-    user: tuple[str, str] | None = setting(None, optional(pair("user", "password")), secret=True)
+    user: tuple[str, str] | None = setting(None, optional(pair("user", "password", each=secret_text)), secret=True)
     credentials_file: str | None = setting(None, optional(text))
-    token: str | None = setting(None, optional(text), secret=True)
+    token: str | None = setting(None, optional(secret_text), secret=True)
     max_payload: int = setting(1_048_576, count(1, 67_108_864))
 
     def __post_init__(self) -> None:
