@@ -76,6 +76,13 @@ def named_refusals(alias: str, refused: type[SalonJobsError], remedy: str) -> Ge
         raise
 
 
+def is_right_missing(error: BaseException | None) -> bool:
+    """Return whether a database error says that the user lacks a right on a table or function, whatever the row."""
+    cause = None if error is None else error.__cause__
+    # Not by the text, which is in the server's language. Policies and our functions refuse rows by the same SQLSTATE.
+    return isinstance(cause, pg.InsufficientPrivilege) and cause.diag.source_function == "aclcheck_error"
+
+
 def schema_missing(error: DatabaseError) -> SchemaMissing | None:
     """Return the error to raise if a statement failed because a table, column or function is missing, else None."""
     if not isinstance(error.__cause__, pg.UndefinedTable | pg.UndefinedColumn | pg.UndefinedFunction):

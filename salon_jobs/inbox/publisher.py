@@ -17,7 +17,7 @@ from salon_jobs.brokers.publisher import (
 )
 from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.core.tracing import consuming
-from salon_jobs.db.connections import alias_of
+from salon_jobs.db.connections import alias_of, is_right_missing
 from salon_jobs.db.statements import is_of_driver
 from salon_jobs.inbox import queries
 from salon_jobs.inbox.queries import InboxRow, Status
@@ -72,7 +72,9 @@ class JobsPublisher(Publisher):
         except UnknownTask as error:
             return PublishFailure(Verdict.MISSING, error.code, str(error))
         except (PayloadInvalid, EnqueueRefused) as error:
-            return PublishFailure(Verdict.REFUSED, error.code, str(error))
+            # A right that the relay's user lacks, it lacks for every message.
+            verdict = Verdict.OUTAGE if is_right_missing(error.__cause__) else Verdict.REFUSED
+            return PublishFailure(verdict, error.code, str(error))
         except Error as error:
             if is_of_driver(error):
                 return PublishFailure(Verdict.REFUSED, "JOBS.STATEMENT", str(error).strip())

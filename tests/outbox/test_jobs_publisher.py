@@ -55,6 +55,24 @@ def test_payload_that_becomes_no_job_fails_alone(task: str) -> None:
     assert outages() == [""]
 
 
+def test_missing_right_is_no_messages_fault() -> None:
+    """It waits until an operator gives it."""
+    change("SELECT salon_jobs_emit('rn::jobs:::test-system', 'a', 'asked', '{}'::json)")
+    [(signature, roles)] = seen(
+        "SELECT oid::regprocedure::text, ARRAY(SELECT grantee::regrole::text FROM aclexplode(proacl)"
+        " WHERE grantee <> proowner AND privilege_type = 'EXECUTE') FROM pg_proc WHERE proname = 'salon_jobs_enqueue'"
+    )
+    change(f"REVOKE EXECUTE ON FUNCTION {signature} FROM {', '.join(roles)}")
+    try:
+        relay_in_burst()
+        assert outages() == ["JOB.ENQUEUE_REFUSED"]
+        assert statuses() == {"pending": 1}
+    finally:
+        change(f"GRANT EXECUTE ON FUNCTION {signature} TO {', '.join(roles)}")
+    relay_in_burst()
+    assert statuses() == {"published": 1}
+
+
 def test_task_of_another_library_is_refused(stores: list[UUID]) -> None:
     name = calls.add.module_path
     refused = pytest.raises(MessageInvalid, match=rf"rn::jobs:::{name}: .* is not declared with salon_jobs; enqueue it")
