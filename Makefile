@@ -21,7 +21,7 @@ COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 
 PYTEST = $(BIN)/python -m pytest
 # Each worker has a database of its own on one embedded server; what starts processes waits more than it computes.
 WORKERS ?= 4
-PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder --max-worker-restart=0 --durations=$(DURATIONS)
+PARALLEL = --numprocesses=$(WORKERS) --no-loadscope-reorder --max-worker-restart=0 --durations=$(DURATIONS)
 DURATIONS ?= 30
 HERE = not image and not system
 CHAOS_TESTS := tests/system/test_chaos.py tests/system/test_failover.py

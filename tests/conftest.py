@@ -18,6 +18,7 @@ import pytest
 from django.db import connections
 from psycopg import sql
 from pytest_django.plugin import DjangoDbBlocker
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from salon_jobs.models import Process
 from tests import settings as test_settings
@@ -82,6 +83,13 @@ LARGE = (
 )
 
 
+# Files that one worker runs, since they start the same broker, or change the roles of the server.
+SHARED = {
+    "tests/brokers/": "brokers",
+    **dict.fromkeys(
+        ("tests/access/test_drifts", "tests/access/test_any_drift", "tests/tenancy/test_isolation_kit"), "roles"
+    ),
+}
 KINDS = ("image", "system", "process", "database", "unit")
 # Their tests start processes; of the others those that need the mark have it.
 PROCESS_FOLDERS = {"e2e", "demo", "docs", "deployment"}
@@ -89,13 +97,27 @@ PROCESS_FOLDERS = {"e2e", "demo", "docs", "deployment"}
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
-    """Mark each test by its kind, keep the tests of a file on one worker, and put first what takes longest."""
+    """Mark each test by its kind, and put first what takes longest."""
     for item in items:
         item.add_marker(_kind(item))
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
     yield
     items.sort(key=lambda item: next(n for n, kind in enumerate(KINDS) if item.get_closest_marker(kind)))
+
+
+class ByFile(LoadScopeScheduling):
+    """Keeps the tests of a file on one worker, and those of files that share a server of their own.
+
+    pytest-xdist's ``loadgroup`` would do it by marks, but pytest 9.2 no longer shows it the names that it extends.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((group for place, group in SHARED.items() if file.startswith(place)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 def _kind(item: pytest.Item) -> str:

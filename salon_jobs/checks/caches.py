@@ -13,7 +13,7 @@ from django.middleware.cache import CacheMiddleware, FetchFromCacheMiddleware, U
 from django.urls import URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
-from salon_jobs.conf import cache_settings, middleware
+from salon_jobs.conf import cache_settings, has_urls, middleware
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.tenancy.caches import store_key
@@ -63,7 +63,7 @@ def _check_pages(known: Mapping[str, Mapping[str, Any]], of_middleware: str) -> 
         if of_pages[0] < tenants[0]:
             hint = f"in MIDDLEWARE, put {names[tenants[0]]!r} before what caches pages"
             yield Error(f"{names[of_pages[0]]} caches pages outside of their stores", hint=hint, id="salon_jobs.E061")
-    for path, view in _views():
+    for path, view in _views() if has_urls() else ():
         if _has_store(path, view, by_middleware=bool(tenants)):
             for alias in _aliases(view):
                 users.setdefault(alias, f"the view of {path!r}")

@@ -46,6 +46,11 @@ def middleware() -> tuple[str, ...]:
     return tuple(django_settings.MIDDLEWARE)
 
 
+def has_urls() -> bool:
+    """Return whether the project has views: one of workers alone needs no ROOT_URLCONF."""
+    return bool(getattr(django_settings, "ROOT_URLCONF", None))
+
+
 def cache_settings() -> tuple[dict[str, dict[str, Any]], str, str | None]:
     """Return Django's CACHES, the alias in which middleware caches pages, and that of sessions if a cache has them."""
     in_cache = django_settings.SESSION_ENGINE.rpartition(".")[2] in ("cache", "cached_db")

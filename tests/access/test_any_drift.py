@@ -12,8 +12,6 @@ from tests.access.breakages import KINDS, OF_OWNERS, OF_UUIDS, break_and_examine
 from tests.interpreter import succeed
 from tests.settings import url_for
 
-pytestmark = pytest.mark.xdist_group("roles")
-
 
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.uuid_keys] if kind in OF_UUIDS else []) for kind in KINDS]

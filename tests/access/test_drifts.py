@@ -28,7 +28,6 @@ from tests.settings import TEST_DATABASE, url_for
 from tests.support import new_store_id
 
 # They alter roles, which all databases of the server share, in transactions that are rolled back.
-pytestmark = pytest.mark.xdist_group("roles")
 Superuser = psycopg.Connection[Any]
 JOB = 'table "public"."salon_jobs_job"'
 Case: TypeAlias = tuple[str, str, str, str]

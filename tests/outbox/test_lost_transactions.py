@@ -235,7 +235,6 @@ def test_aggregate_parked_by_a_lost_message_goes_on() -> None:
     assert arrived() == [("a0", number) for number in range(100, 105)]
 
 
-@pytest.mark.xdist_group("nats")
 def test_jetstream_has_everything_once(brokers: Callable[[str], Any], change_settings: Callable[..., None]) -> None:
     stream: NatsBroker = brokers("nats")
     change_settings(NATS=stream.settings()["NATS"])

@@ -25,7 +25,6 @@ from tests.servers.nats import NatsBroker, NatsCluster
 from tests.support import event_fields, seen
 from tests.waiting import LIMIT_S, eventually
 
-pytestmark = pytest.mark.xdist_group("nats")
 EAST, WEST = [f"a{n}" for n in range(10)], [f"a{n}" for n in range(10, 20)]
 AGGREGATES = (*EAST, *WEST)
 ROUNDS = 6

@@ -27,11 +27,8 @@ BROKERS: Final[dict[str, type[Broker]]] = {
 }
 PUBLISHERS: Final = tuple(name for name in BROKERS if name != "table")
 SOURCES: Final = tuple(name for name, kind in BROKERS.items() if kind.has_source)
-# Brokers of one server are one group's, so that one process of pytest-xdist has that server.
-_GROUPS: Final = {"azurequeue": "azure", "nats": "nats", "sns": "sns", "sns-fifo": "sns"}
 
 
 def on(*names: str) -> pytest.MarkDecorator:
     """Return a mark that runs tests on each of these brokers."""
-    params = [pytest.param(name, marks=pytest.mark.xdist_group(_GROUPS.get(name, name))) for name in names]
-    return pytest.mark.parametrize("running", params, indirect=True)
+    return pytest.mark.parametrize("running", names, indirect=True)

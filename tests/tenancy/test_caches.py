@@ -187,3 +187,9 @@ def test_check_finds_sessions_by_store(alias: str) -> None:
     engine = "django.contrib.sessions.backends.cached_db"
     with override_settings(SESSION_ENGINE=engine, SESSION_CACHE_ALIAS=alias):
         assert [each.id for each in check_caches()] == (["salon_jobs.E063"] if alias == "default" else [])
+
+
+def test_check_without_views() -> None:
+    """A project of workers has no URLs."""
+    with override_settings(ROOT_URLCONF=None, CACHES=SHARED):
+        assert check_caches() == []

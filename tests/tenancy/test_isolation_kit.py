@@ -23,7 +23,6 @@ from tests import tasks
 from tests.support import new_store_id
 from tests.tenancy.probe import ask, execute
 
-pytestmark = pytest.mark.xdist_group("roles")
 OWNER = "owner"
 
 
