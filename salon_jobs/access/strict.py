@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import cache
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from salon_jobs.access.constraints import StoreIsolation
 from salon_jobs.access.operations.access import declarations
+from salon_jobs.access.relations import Name, relations_of
 from salon_jobs.conf import is_strict
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
@@ -34,24 +35,36 @@ def _refuse(execute: Callable[..., Any], statement: Any, parameters: Any, many: 
         raw = connection.connection
         text = statement.as_string(raw) if isinstance(statement, sql.Composable) else statement
         text = text if isinstance(text, str) else text.decode(errors="replace")
-        table = _table_of_stores().search(text) if _READS_OR_WRITES.match(text) else None
-        if table is not None and raw.info.parameter_status("is_superuser") != "on":
+        if raw.info.parameter_status("is_superuser") != "on" and (table := _table_of_stores(text)) is not None:
             raise TenantContextError(
-                f"no store is set, so this statement would find no row of {table[1]}: run it in tenant_context(…), with"
+                f"no store is set, so this statement would find no row of {table}: run it in tenant_context(…), with"
                 " atomic=False in a transaction, in a store task or a request of a store; or, where no rows are what"
                 " you want, in expect_no_rows()"
             )
     return execute(statement, parameters, many, context)
 
 
-# Not what defines a function or a view; in migrations policies refuse statements without a store.
-_READS_OR_WRITES: Final = re.compile(r"[\s(]*(?:SELECT|INSERT|UPDATE|DELETE|MERGE|WITH|COPY|DECLARE)\b", re.IGNORECASE)
-
-
 @cache
-def _table_of_stores() -> re.Pattern[str]:
-    """Return what finds the name of a store's table where a statement reads or writes it."""
-    tables = {model._meta.db_table for model, access in declarations().items() if isinstance(access, StoreIsolation)}
-    # The longest first. Without tables it finds nothing.
-    names = "|".join(sorted(map(re.escape, tables), key=len, reverse=True)) or r"(?!)"
-    return re.compile(rf'\b(?:FROM|JOIN|INTO|UPDATE|ONLY|USING)\s+(?:"?\w+"?\.)?"?({names})"?(?![\w"])', re.IGNORECASE)
+def _tables() -> tuple[Mapping[Name, str], re.Pattern[str]]:
+    """Return the tables of stores by name, and what finds any of them anywhere in a text."""
+    tables = [model._meta.db_table for model, access in declarations().items() if isinstance(access, StoreIsolation)]
+    # A db_table such as 'schema"."table' names its schema, too.
+    by_name = {tuple(table.split('"."')): table for table in tables}
+    anywhere = "|".join(re.escape(name[-1]) for name in by_name) or r"(?!)"  # without tables it finds nothing
+    return by_name, re.compile(anywhere, re.IGNORECASE)
+
+
+@lru_cache(maxsize=512)  # a project's statements repeat, and most name no such table
+def _table_of_stores(text: str) -> str | None:
+    """Return the first table of stores that a statement reads or writes, if there is one.
+
+    Not where it defines a function or a view; in migrations policies refuse statements without a store.
+    """
+    by_name, anywhere = _tables()
+    if anywhere.search(text) is None:
+        return None
+    for name in relations_of(text):
+        for start in range(len(name)):
+            if (table := by_name.get(name[start:])) is not None:
+                return table
+    return None
