@@ -43,6 +43,7 @@ class SalonJobsConfig(AppConfig):
 
         Raises ConfigurationError if messages are configured without the name that they carry.
         """
+        from salon_jobs.db.formats import write_readably  # noqa: PLC0415
         from salon_jobs.db.read_only import leave_read_only_servers  # noqa: PLC0415
 
         keys = given_keys("OUTBOX")
@@ -55,6 +56,7 @@ class SalonJobsConfig(AppConfig):
         register(_late("checks.caches.check_caches"), Tags.urls)
         _install_sentry()
         _install_tracing()
+        write_readably()
         leave_read_only_servers()
         if is_given("STORE_MODEL"):
             from salon_jobs.tenancy.request import watch_requests  # noqa: PLC0415

@@ -171,7 +171,7 @@ class Late(SalonJobsError):
 
 
 class SchemaMissing(SalonJobsError):
-    """The job tables are missing or migrations are pending."""
+    """The job tables are missing, or where the search path does not lead, or migrations are pending."""
 
     code = "WORKER.SCHEMA_MISSING"
 

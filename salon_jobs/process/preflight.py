@@ -12,7 +12,7 @@ from django.db import Error, OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
 from psycopg import Error as PsycopgError
 
-from salon_jobs.access.doctor.catalogue import Catalogue, by_alias
+from salon_jobs.access.doctor.catalogue import SEARCH_PATH_REMEDY, Catalogue, by_alias
 from salon_jobs.access.doctor.examination import examine_tables
 from salon_jobs.access.doctor.session_settings import find_refused
 from salon_jobs.conf import settings as conf
@@ -82,8 +82,8 @@ def check_tables(alias: str) -> None:
     with answering(), connections[alias].cursor() as cursor:
         cursor.execute("SELECT to_regclass('salon_jobs_job') IS NOT NULL")
         (present,) = cursor.fetchone()
-    if not present:
-        raise SchemaMissing("the job tables are missing; run: python manage.py migrate")
+        if not present:
+            raise Catalogue(by_alias(alias), using=alias).missing_tables()
 
 
 def check_schema(alias: str) -> None:
@@ -172,8 +172,9 @@ _BOOTSTRAP = (
 def require_login(alias: str) -> None:
     """Refuse to migrate as a role that cannot log in (BootstrapMissing).
 
-    Also refuses another database or an old server (CommandError), and a role that may not change the job tables
-    (ConversionMissing), as when ``ROLES`` was changed without a conversion. Django reports other connection errors.
+    Also refuses another database, an old server or a search path without a schema (CommandError), and a role that may
+    not change the job tables (ConversionMissing), as when ``ROLES`` was changed without a conversion. Django reports
+    other connection errors.
     """
     if (fault := not_postgresql(alias)) is not None:
         raise CommandError(f"{fault}: {POSTGRESQL_REMEDY}")
@@ -191,6 +192,14 @@ def require_login(alias: str) -> None:
             ) from error
         return
     with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT setting, source FROM pg_settings WHERE name = 'search_path' AND current_schema() IS NULL"
+        )
+        if (path := cursor.fetchone()) is not None:
+            raise CommandError(
+                f"search_path = {path[0]} (source: {path[1]}) leads to no schema that exists and that"
+                f" {connection.settings_dict['USER']!r} may use; {SEARCH_PATH_REMEDY}"
+            )
         cursor.execute(
             # Look it up by name: without rights on the schema, to_regclass finds nothing.
             "SELECT min(relowner::regrole::text) FROM pg_class WHERE relname = 'salon_jobs_job' AND relkind = 'r'"

@@ -60,7 +60,8 @@ AS_CONNECTED: Final = f"""
       FROM pg_catalog.pg_settings
      WHERE source = 'session'
        AND (pg_catalog.pg_backend_pid() = {{pid}} OR name IN (
-           'TimeZone', 'DateStyle', 'client_encoding', 'standard_conforming_strings', 'application_name'))
+           'TimeZone', 'DateStyle', 'IntervalStyle', 'client_encoding', 'standard_conforming_strings',
+           'application_name'))
        AND name NOT IN ('role', 'transaction_isolation', 'transaction_read_only', 'transaction_deferrable')
     UNION ALL
     SELECT 'LISTEN', pg_catalog.format('LISTEN %I', channel) FROM pg_catalog.pg_listening_channels() channel

@@ -15,8 +15,13 @@ from salon_jobs.access.bootstrap import connect
 from salon_jobs.access.objects import Right, grantee, grants, identifier, on_columns, privileges
 from salon_jobs.access.policies import BOUND_OWNERS
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core.errors import ConfigurationError, SchemaMissing
 from salon_jobs.db import statements
+
+SEARCH_PATH_REMEDY: Final = (
+    "correct it where it is set, such as ALTER DATABASE … SET search_path = a, public, which names each schema by"
+    " itself: in quotes, the list would be the name of one schema"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +181,22 @@ class Catalogue:
     def qualify(self) -> None:
         """Find names only in pg_catalog for the rest of the transaction, so that all others show their schema.
 
-        Instants are shown in UTC, as Django writes them.
+        Values are shown as Django writes them, instants in UTC, and only those names quoted that need it.
         """
         self.connection.execute(
             "SELECT set_config('search_path', 'pg_catalog', true), set_config('TimeZone', 'UTC', true),"
-            " set_config('DateStyle', 'ISO', true)"
+            " set_config('DateStyle', 'ISO', true), set_config('IntervalStyle', 'postgres', true),"
+            " set_config('bytea_output', 'hex', true), set_config('quote_all_identifiers', 'off', true)"
+        )
+
+    def missing_tables(self) -> SchemaMissing:
+        """Return the error to raise where the job tables are not found: to migrate, or to correct the search path."""
+        ((path, source, schemas),) = self.rows("hidden_tables")
+        if schemas is None:
+            return SchemaMissing("the job tables are missing; run: python manage.py migrate")
+        return SchemaMissing(
+            f"the job tables are in the schema {schemas}, where search_path = {path} (source: {source}) does not lead;"
+            f" {SEARCH_PATH_REMEDY}"
         )
 
 

@@ -29,7 +29,6 @@ from salon_jobs.access.policies import open_to_owners
 from salon_jobs.access.roles import DefaultPrivileges, RoleSpec, named_roles
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import SchemaMissing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +134,7 @@ def declare(catalogue: Catalogue) -> Declaration:
     declared = declare_tables(catalogue, *of_models)
     relations = declared.relations
     if "salon_jobs_job" not in relations:
-        raise SchemaMissing("the job tables are missing; run: python manage.py migrate")
+        raise catalogue.missing_tables()
     functions = [job_function(name, relations["salon_jobs_job"].schema, roles) for name in FUNCTIONS]
     if store is not None and store[0] in relations:
         table, key = store

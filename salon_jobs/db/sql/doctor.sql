@@ -35,12 +35,14 @@ SELECT r.rolname FROM jobs JOIN pg_auth_members m ON m.member = relowner JOIN pg
 
 -- name: doctor_functions
 -- Return which declared function each routine is, or null for another one with the same name in the same schema, and how
--- the routine runs. Types are compared as the server writes them; to_regprocedure fails without USAGE on the schema.
+-- the routine runs. Types are compared as the server writes them; to_regprocedure fails without USAGE on the schema. The
+-- names in a function's settings were quoted when it was made if quote_all_identifiers was on.
 -- Locks: none. Role: any.
 SELECT d.signature, p.oid::bigint,
        ARRAY['LANGUAGE ' || l.lanname, CASE WHEN p.prosecdef THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END,
              CASE p.provolatile WHEN 's' THEN 'STABLE' WHEN 'i' THEN 'IMMUTABLE' ELSE 'VOLATILE' END,
-             coalesce(nullif(array_to_string(p.proconfig, ', '), ''), 'no settings')],
+             coalesce(nullif(regexp_replace(array_to_string(p.proconfig, ', '), '"([a-z_][a-z0-9_]*)"', '\1', 'g'), ''),
+                      'no settings')],
        p.prosrc
   FROM pg_proc p
   JOIN pg_namespace n ON n.oid = p.pronamespace
@@ -54,6 +56,16 @@ SELECT d.signature, p.oid::bigint,
  WHERE p.prokind IN ('f', 'p')
    AND (n.nspname, p.proname) IN (SELECT * FROM unnest(%(schemas)s::text[], %(names)s::text[]))
  ORDER BY 1, 2
+
+-- name: doctor_hidden_tables
+-- Return the search path, where it comes from, and in which schemas job tables exist.
+-- Locks: none. Role: any.
+SELECT s.setting, s.source,
+       (SELECT string_agg(quote_ident(n.nspname), ', ' ORDER BY n.nspname)
+          FROM pg_class c
+          JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE c.relname = 'salon_jobs_job' AND c.relkind = 'r')
+  FROM pg_settings s WHERE s.name = 'search_path'
 
 -- name: doctor_loopholes
 -- Return what reaches past all policies, as drifts: publications of these tables; functions that the server or an

@@ -46,9 +46,9 @@ class Command(MigrateCommand):
                 )
             raise
         except DataError as error:
-            # PostgreSQL's query that validates a foreign key.
+            # PostgreSQL's query that validates a foreign key, whatever language introduces it.
             context = getattr(getattr(error.__cause__, "diag", None), "context", None)
-            if NO_STORE in str(error) and 'SQL statement "SELECT fk.' in (context or ""):
+            if NO_STORE in str(error) and "SELECT fk." in (context or ""):
                 error.add_note(
                     "A foreign key from or to an isolated table cannot be validated like this. To make its column NOT"
                     ' NULL, write RequireStore("app_label.Model", "field") in place of AlterField, which creates'
