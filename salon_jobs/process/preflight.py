@@ -193,23 +193,25 @@ def require_login(alias: str) -> None:
         return
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT setting, source FROM pg_settings WHERE name = 'search_path' AND current_schema() IS NULL"
-        )
-        if (path := cursor.fetchone()) is not None:
-            raise CommandError(
-                f"search_path = {path[0]} (source: {path[1]}) leads to no schema that exists and that"
-                f" {connection.settings_dict['USER']!r} may use; {SEARCH_PATH_REMEDY}"
-            )
-        cursor.execute(
             # Look it up by name: without rights on the schema, to_regclass finds nothing.
             "SELECT min(relowner::regrole::text) FROM pg_class WHERE relname = 'salon_jobs_job' AND relkind = 'r'"
             " HAVING NOT bool_or(pg_has_role(relowner, 'MEMBER'))"
         )
         found = cursor.fetchone()
+        cursor.execute(
+            "SELECT setting, source FROM pg_settings"
+            " WHERE name = 'search_path' AND source <> 'default' AND current_schema() IS NULL"
+        )
+        path = cursor.fetchone()
     if found is not None:
         raise ConversionMissing(
             f"the job tables belong to {found[0]!r}, not to {connection.settings_dict['USER']!r}: connect as the "
             "owner, or, when ROLES was changed in the settings, run python manage.py salon_jobs convert"
+        )
+    if path is not None:
+        raise CommandError(
+            f"search_path = {path[0]} (source: {path[1]}) leads to no schema that exists and that"
+            f" {connection.settings_dict['USER']!r} may use; {SEARCH_PATH_REMEDY}"
         )
 
 

@@ -10,9 +10,10 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from django.db.models import Value
 
 from project.local.postgres import EmbeddedPostgres
-from project.salon.models import Store
+from project.salon.models import Customer, Store
 from salon_jobs.access import StoreIsolation
 from salon_jobs.access.doctor import declaration
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift
@@ -260,6 +261,25 @@ def test_wrong_foreign_key_is_replaced_and_validated(
     assert find_drifts(trial) == []
     [(shown,)] = trial.execute("SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = %s", [name])
     assert shown == wanted
+
+
+def test_other_columns_are_the_projects_own(trial: Superuser) -> None:
+    trial.execute(
+        "ALTER TABLE customer ALTER COLUMN name DROP NOT NULL, ALTER COLUMN name SET DEFAULT 'x', "
+        "ALTER COLUMN id SET DEFAULT gen_random_uuid(), ADD COLUMN added int; "
+        "ALTER TABLE store ALTER COLUMN id SET DEFAULT NULL"
+    )
+    assert find_drifts(trial) == []
+
+
+def test_default_that_model_declares(trial: Superuser, monkeypatch: pytest.MonkeyPatch) -> None:
+    field: Any = Customer._meta.get_field("store")
+    store = new_store_id()
+    monkeypatch.setattr(field, "db_default", store)
+    monkeypatch.setattr(field, "_db_default_expression", Value(store, field), raising=False)
+    (drift,) = find_drifts(trial)
+    assert (drift.kind, drift.found, "DEFAULT" in drift.expected) == ("column", f"{store_key().sql} NOT NULL", True)
+    fix(trial, drift)
 
 
 # What no session may start with, wherever it can get it from

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, cast
 from django.apps import apps
 from django.db import connections, models
 
+from salon_jobs.access.constraints import SameStoreForeignKey, StoreIsolation
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.doctor.expressions import normal_form
@@ -86,7 +87,8 @@ def compare_parts(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift
         for trigger in function.triggers
         if (table := declared.relations.get(trigger.table))
     ]
-    expected = (*_policies(declared), *triggers, *parts_of_models(catalogue, declared), *_keys(declared))
+    of_models = *parts_of_models(catalogue, declared), *_columns_of_isolation(catalogue, declared)
+    expected = (*_policies(declared), *triggers, *of_models, *_keys(declared))
     return _compare(catalogue, declared, expected, [*_KINDS])
 
 
@@ -132,6 +134,8 @@ def _shown(text: str) -> str:
 
 def _normal(part: Part, text: str) -> str:
     """Return a part's text in normal form; of a trigger, with its events in order, and without a host's condition."""
+    if part.kind == "column":  # models name no schema of a type
+        text = re.sub(r'^(?:\w+|"(?:[^"]|"")+")\.', "", text)
     if part.kind != "trigger":
         return normal_form(text)
     text = normal_form(text.replace(" OR REPLACE", "", 1))
@@ -147,15 +151,17 @@ def _normal(part: Part, text: str) -> str:
 
 def _alter_column(part: Part, found: str) -> tuple[str, ...]:
     kind, required, filled = part.text.split("\n")
+    _, _, instead = found.split("\n", 2)
+    what = "DEFAULT" if not instead.startswith("GENERATED") else "IDENTITY" if "IDENTITY" in instead else "EXPRESSION"
     changes = (
         f"TYPE {kind}",
         f"{'SET' if required else 'DROP'} NOT NULL",
-        f"SET {filled}" if filled else "DROP DEFAULT",
+        f"SET {filled}" if filled else f"DROP {what}",
     )
     return tuple(
         f"ALTER TABLE {part.table.sql} ALTER COLUMN {identifier(part.name)} {change}"
         for change, one, other in zip(changes, part.text.split("\n"), found.split("\n", 2), strict=True)
-        if normal_form(one) != normal_form(other) and "GENERATED" not in f"{one} {other}"
+        if normal_form(one) != normal_form(other) and "GENERATED" not in one
     )
 
 
@@ -183,16 +189,22 @@ def _keys(declared: Declaration) -> Iterator[Part]:
             yield Part("foreign key", table, key.name, text, (add,))
 
 
-_TYPES: Final = {"varchar": "character varying", "timestamptz": "timestamp with time zone"}
+# Types as models write them, and as the server shows them.
+_TYPES: Final = {
+    "char": "character",
+    "decimal": "numeric",
+    "int": "integer",
+    "int2": "smallint",
+    "int4": "integer",
+    "int8": "bigint",
+    "timestamptz": "timestamp with time zone",
+    "varchar": "character varying",
+}
 
 
 def parts_of_models(catalogue: Catalogue, declared: Declaration) -> Iterator[Part]:
     """Yield columns, constraints and indexes of the tables of salon_jobs, as Django makes them."""
-    # Django writes them without connecting, since it knows the server's version: the alias's user may not log in. The
-    # editor is never entered, so that it runs nothing.
-    db: Any = connections[catalogue.using].copy()
-    db.pg_version = catalogue.version
-    editor = db.schema_editor(collect_sql=True)
+    editor = _editor(catalogue)
     for model in apps.get_app_config("salon_jobs").get_models():
         meta = cast("Any", model._meta)
         table = declared.relations.get(meta.db_table)
@@ -207,9 +219,41 @@ def parts_of_models(catalogue: Catalogue, declared: Declaration) -> Iterator[Par
         for field in meta.local_concrete_fields:
             yield Part("column", table, field.column, "\n".join(_column(field, editor)))
             unnamed += [f"UNIQUE ({identifier(field.column)})"] if field._unique else []
-            unnamed += [f"CHECK ({check})"] if (check := field.db_check(db)) else []
+            unnamed += [f"CHECK ({check})"] if (check := field.db_check(editor.connection)) else []
         for text in unnamed:
             yield Part("constraint", table, "", text, (f"{add}{text}",))
+
+
+def _columns_of_isolation(catalogue: Catalogue, declared: Declaration) -> Iterator[Part]:
+    """Yield the columns of the project's tables by which rows belong to stores, as Django makes them.
+
+    They hold a store, a parent, a membership's user or a reference of a ``SameStoreForeignKey``, which is not checked
+    where one of its columns is NULL. What else a project's migrations do with a table is its own business; so is what
+    fills a primary key that refers to nothing, which may be older than identity columns.
+    """
+    found: dict[tuple[type[models.Model], str], Any] = {}
+    for model, isolation in declared.models.items():
+        if isinstance(isolation, StoreIsolation):
+            names = isolation.field, *isolation.through, getattr(isolation, "user_field", "")
+            for field in (cast("Any", model._meta.get_field(name)) for name in names if name):
+                found[model, field.column] = field
+    for key, model in declared.foreign_keys:
+        if isinstance(key, SameStoreForeignKey):
+            columns, _, _ = key.reference(model)
+            found |= {(model, each.column): each for each in model._meta.concrete_fields if each.column in columns}
+    editor = _editor(catalogue)
+    for (model, column), field in found.items():
+        table = declared.relations.get(model._meta.db_table)
+        fills_itself = field.primary_key and not field.is_relation
+        if table is not None and model._meta.can_migrate(catalogue.using) and not fills_itself:
+            yield Part("column", table, column, "\n".join(_column(field, editor)))
+
+
+def _editor(catalogue: Catalogue) -> Any:
+    """Return what writes SQL as Django does on the server, without connecting: the alias's user may not log in."""
+    db: Any = connections[catalogue.using].copy()
+    db.pg_version = catalogue.version
+    return db.schema_editor(collect_sql=True)  # never entered, so that it runs nothing
 
 
 def _column(field: Any, editor: Any) -> tuple[str, str, str]:
@@ -219,9 +263,12 @@ def _column(field: Any, editor: Any) -> tuple[str, str, str]:
         return sql % tuple(str(editor.quote_value(value)) for value in values)
 
     kind = re.sub(r"^\w+", lambda word: _TYPES.get(word[0], word[0]), field.db_type(editor.connection) or "")
+    if collation := field.db_parameters(editor.connection).get("collation"):
+        kind += f" COLLATE {identifier(collation)}"
     required, filled = "" if field.null else "NOT NULL", str(field.db_type_suffix(editor.connection) or "")
     if isinstance(field, models.GeneratedField):  # which Django makes without NOT NULL
-        required, filled = "", f"GENERATED ALWAYS AS ({written(*field.generated_sql(editor.connection))}) STORED"
+        how = "STORED" if cast("Any", field).db_persist else "VIRTUAL"
+        required, filled = "", f"GENERATED ALWAYS AS ({written(*field.generated_sql(editor.connection))}) {how}"
     elif field.has_db_default():
         filled = f"DEFAULT {written(*editor.db_default_sql(field))}"
     return kind, required, filled

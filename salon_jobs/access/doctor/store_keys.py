@@ -29,7 +29,7 @@ def compare_store_keys(catalogue: Catalogue, declared: Declaration) -> Iterator[
     key = store_key()
     tables = {table.oid: table for name, table in declared.relations.items() if name in TABLES}
     rows = [row[:4] for row in catalogue.rows("parts", tables=[*tables], kinds=["column"]) if row[2] == _COLUMN]
-    found = {oid: text.split("\n")[0] for oid, _, _, text in rows}
+    found = {oid: text.split("\n")[0].partition(" COLLATE ")[0] for oid, _, _, text in rows}
     wrong = {oid: kind for oid, kind in found.items() if kind != key.sql}
     if not wrong:
         return
