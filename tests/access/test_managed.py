@@ -75,7 +75,7 @@ def server() -> Iterator[Managed]:
 def test_role_that_cannot_bootstrap(server: Managed, option: str, words: str) -> None:
     server.run(f"CREATE ROLE other LOGIN {option} PASSWORD '{PASSWORD}'")
     # Of names that no role has, whichever test runs first.
-    new = Roles(*(f"new_{key}" for key in ("migrator", "web", "worker", "operator", "fan_out_owner")))
+    new = Roles("new_migrator", "new_web", "new_worker", "new_operator", "new_owner")
     with pytest.raises(ConfigurationError, match=words):
         bootstrap(server.url("other", "postgres"), roles=new, passwords=conf.role_passwords)
     server.run("DROP ROLE other")
