@@ -16,6 +16,7 @@ import hypothesis
 import psycopg
 import pytest
 from django.db import connections
+from django.test import TransactionTestCase
 from psycopg import sql
 from pytest_django.plugin import DjangoDbBlocker
 from xdist.scheduler.loadscope import LoadScopeScheduling
@@ -91,7 +92,8 @@ SHARED = {
     ),
 }
 KINDS = ("image", "system", "process", "database", "unit")
-# Their tests start processes; of the others those that need the mark have it.
+# What starts processes or databases; other tests that do have the mark.
+PROCESS_FIXTURES = {"brokers", "fresh"}
 PROCESS_FOLDERS = {"e2e", "demo", "docs", "deployment"}
 
 
@@ -126,8 +128,11 @@ def _kind(item: pytest.Item) -> str:
             return kind
     if PROCESS_FOLDERS.intersection(Path(item.location[0]).parts):
         return "process"
-    fixtures = getattr(item, "fixturenames", ())
-    return "database" if "migrated" in fixtures or "django_db_setup" in fixtures else "unit"
+    fixtures = set(getattr(item, "fixturenames", ()))
+    if PROCESS_FIXTURES & fixtures:
+        return "process"
+    is_case = issubclass(getattr(item, "cls", None) or object, TransactionTestCase)
+    return "database" if is_case or {"migrated", "django_db_setup"} & fixtures else "unit"
 
 
 def pytest_collection_finish() -> None:
