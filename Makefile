@@ -18,7 +18,8 @@ UV ?= $(shell command -v uv || echo $(BIN)/uv)
 COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock" --no-emit-index-url $(UPGRADE)
 
-PYTEST = $(BIN)/python -m pytest
+# SEED repeats an order of the tests, which a run prints as --randomly-seed; without it each run has another.
+PYTEST = $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED))
 # Each worker has a database of its own on one embedded server; what starts processes waits more than it computes.
 WORKERS ?= 4
 PARALLEL = --numprocesses=$(WORKERS) --no-loadscope-reorder --max-worker-restart=0 --durations=$(DURATIONS)

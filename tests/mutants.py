@@ -76,7 +76,8 @@ def read_mutants(text: str) -> list[Mutant]:
         old, new = ("\n".join(line[1:] for line in lines if line.startswith(sign)) for sign in "-+")
         tests = tuple(line for line in lines if line[0] not in "-+")
         mutant = Mutant(name, breaks, file, old, new, tests)
-        if not re.fullmatch("[a-z-]+", name) or not separator or not file or not old or old == new or not tests:
+        is_file = re.fullmatch(r"\w[\w/.]+", file)
+        if not (re.fullmatch("[a-z-]+", name) and separator and is_file and old and old != new and tests):
             raise MutantInvalid(f"{head}: write a name and a sentence, a file, the old and new text, and tests")
         if name in {other.name for other in mutants}:
             raise MutantInvalid(f"{name}: another mutant has this name")

@@ -15,14 +15,14 @@ ENTRY = "a-name: It breaks.\nfile.sql\n-old\n-lines\n+new\ntests/test_x.py::test
 
 
 @cache
-def tests_of(path: Path) -> set[str]:
+def functions_of(path: Path) -> set[str]:
     """Return the names of the test functions in a file."""
     return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
 
 
 def exists(test: str) -> bool:
     path, *names = test.split("::")
-    return (ROOT / path).is_file() and set(names) <= tests_of(ROOT / path)
+    return (ROOT / path).is_file() and set(names) <= functions_of(ROOT / path)
 
 
 @pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)

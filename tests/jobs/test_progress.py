@@ -32,9 +32,9 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     write: Callable[..., None] = ProgressWriter._write
 
     def note(new: dict[Any, Any], *rest: Any) -> None:
-        write(new, *rest)
         if new:
             written.append(len(new))
+        write(new, *rest)
 
     monkeypatch.setattr(ProgressWriter, "_write", staticmethod(note))
     return written
