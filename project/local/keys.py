@@ -40,7 +40,7 @@ KEYS: Final = {
 TESTS: Final = (
     *(f"tests/tenancy/test_{name}.py" for name in ("fuzz", "isolation_kit", "job_rights", "matrix", "middleware")),
     "tests/tenancy/test_side_channels.py",
-    *(f"tests/jobs/test_{name}.py" for name in ("fan_out", "limits", "waiting")),
+    *(f"tests/jobs/test_{name}.py" for name in ("depths", "fan_out", "limits")),
     *(f"tests/{name}.py" for name in ("worker/test_chunks", "worker/test_claimer", "inbox/test_processor")),
     *("tests/admin/test_job_admin.py", "tests/test_erasure.py", "tests/test_testing.py"),
 )
@@ -78,6 +78,8 @@ def main() -> int:
     parser.add_argument("key", choices=KEYS)
     parser.add_argument("-m", dest="marks", default="not image and not system", help="as pytest has it")
     options, pytest = parser.parse_known_args()
+    if missing := [test for test in TESTS if not (ROOT / test).exists()]:
+        raise SystemExit(f"{', '.join(missing)} of {__name__}.TESTS: there is no such file")
     tests = () if any(word.startswith("tests") for word in pytest) else TESTS
     chosen = ("-m", f"({options.marks}) and not uuid_keys", *pytest, *tests)
     words = (sys.executable, "-m", "pytest", "-q", *chosen)

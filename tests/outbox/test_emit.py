@@ -85,7 +85,7 @@ NOT_ALLOWED, NO_TABLE = "permission denied.*; emit as the web or the worker role
 
 
 @pytest.mark.parametrize(
-    ("changed", "restored", "database", "error", "says"),
+    ("changed", "restored", "alias", "error", "says"),
     [
         ("SELECT 1", "SELECT 1", "operator", EmitRefused, NOT_ALLOWED),
         (
@@ -99,12 +99,12 @@ NOT_ALLOWED, NO_TABLE = "permission denied.*; emit as the web or the worker role
     ],
 )
 def test_refusals_name_the_remedy(
-    settings: Any, changed: str, restored: str, database: str, error: type[Exception], says: str
+    database: None, settings: Any, changed: str, restored: str, alias: str, error: type[Exception], says: str
 ) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": database}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": alias}
     change(changed)
     try:
-        with pytest.raises(error, match=f"(?s){says}"), transaction.atomic(using=database):
+        with pytest.raises(error, match=f"(?s){says}"), transaction.atomic(using=alias):
             emit(ORDERS, event="e", payload={})
     finally:
         change(restored)
