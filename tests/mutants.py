@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from project.local.postgres import EmbeddedPostgres
 
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"no mutant is named {', '.join(sorted(unknown))}; --list names them")
     chosen = [mutant for mutant in mutants if not options.names or mutant.name in options.names]
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    table = Table("mutant", "what it breaks", *(() if options.list else ("killed by",)))
+    table = Table("mutant", "what it breaks", *(() if options.list else (Column("killed by", overflow="fold"),)))
     if options.list:
         for mutant in chosen:
             table.add_row(mutant.name, mutant.breaks)
