@@ -96,7 +96,7 @@ test-everything: venv ## all tests there are, nightly: those of CI whatever chan
 	@$(MAKE) --keep-going test-all test-system test-image demo chaos chaos-outbox mutants
 
 .PHONY: mutants
-mutants: venv ## break the code in forty places, one after the other, and see that a test fails each time
+mutants: venv ## break the code in some sixty places, one after the other, and see that a test fails each time
 	@$(BIN)/python -m tests.mutants
 
 .PHONY: test-image
