@@ -48,7 +48,11 @@ def enqueue_with_option(name: str) -> Callable[[Any], object]:
 
 
 def declare_with(name: str) -> Callable[[Any], object]:
-    return lambda value: task(**{"name": "hostile", name: value})(lambda: None)
+    def declare(value: Any) -> object:
+        options: dict[str, Any] = {"name": "hostile", name: value}
+        return task(**options)(lambda: None)
+
+    return declare
 
 
 def limit_with(name: str, **others: Any) -> Callable[[Any], object]:

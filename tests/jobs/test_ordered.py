@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -194,7 +194,8 @@ def test_simultaneous_enqueues_and_end_start_one(process_id: int) -> None:
         add()
         [job] = claim(process_id)
         with ThreadPoolExecutor(3) as pool:
-            works = [elsewhere(pool, work) for work in (add, partial(finish_many, [job], process_id), add)]
+            each: tuple[Callable[[], Any], ...] = (add, partial(finish_many, [job], process_id), add)
+            works: list[Future[Any]] = [elsewhere(pool, work) for work in each]
         first, end, second = (work.result() for work in works)
         assert (bool(end), len(due())) == (True, 1)
         run_due(process_id)

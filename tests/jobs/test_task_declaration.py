@@ -332,7 +332,8 @@ def test_name_needs_loaded_apps() -> None:
 
 
 def test_name_belongs_to_one_function() -> None:
-    for wrong in (_async_generator, _with_store):
+    refused: tuple[Any, ...] = (_async_generator, _with_store)
+    for wrong in refused:
         with pytest.raises(TaskInvalid):
             task(name=NAME)(wrong)
     assert NAME not in registry.task_names(), "a declaration that is refused leaves the name free"

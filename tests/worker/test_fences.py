@@ -115,9 +115,8 @@ def test_claim_skips_locked_row(work: Work) -> None:
 
 def test_order_of_claims(work: Work) -> None:
     """They follow priority, then run_at, within the queues that are asked for."""
-    late, urgent, early, mail = (
-        work.add(None, tasks.in_store.using(**options)) for options in ({}, {"priority": -5}, {}, {"queue": "mail"})
-    )
+    given: tuple[dict[str, Any], ...] = ({}, {"priority": -5}, {}, {"queue": "mail"})
+    late, urgent, early, mail = (work.add(None, tasks.in_store.using(**options)) for options in given)
     change("UPDATE salon_jobs_job SET run_at = now() - interval '1 min' WHERE id = %s", early)
     work.add(None, tasks.in_store.using(run_in=timedelta(hours=1)))
     names = registry.task_names()
