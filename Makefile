@@ -83,13 +83,21 @@ tests:
 test-keys: venv ## run what a store's key has a part in with keys of another type: KEY=bigint or text; TESTS=… chooses tests
 	@$(BIN)/python -m project.local.keys $(KEY) -m "not slow and $(HERE)" $(PARALLEL) $(TESTS)
 
+# In their own order, in one process each: they measure what the machine can do, and a browser follows one site.
+SYSTEM = $(BIN)/python -m pytest -p no:randomly -m system
 .PHONY: test-system
 test-system: venv ## run the tests that need Debian's chromium, pgbouncer and systemd, and a short chaos
-	@$(PYTEST) -m system $(PARALLEL) $(or $(PYTEST_ARGS),tests/system tests/deployment)
+ifdef PYTEST_ARGS
+	@$(SYSTEM) $(PYTEST_ARGS)
+else
+	@$(MAKE) --jobs --keep-going --output-sync=target system-chaos test-system-without-chaos
+endif
 
-.PHONY: test-system-without-chaos
+.PHONY: system-chaos test-system-without-chaos
+system-chaos:
+	@$(SYSTEM) $(CHAOS_TESTS)
 test-system-without-chaos: venv
-	@$(PYTEST) -m system $(PARALLEL) tests/system tests/deployment $(addprefix --ignore=,$(CHAOS_TESTS))
+	@$(SYSTEM) tests/system tests/deployment $(addprefix --ignore=,$(CHAOS_TESTS))
 
 .PHONY: test-everything
 test-everything: venv ## all tests there are, nightly: those of CI whatever changed, chaos and the mutants

@@ -31,6 +31,7 @@ def test_failovers_lose_only_unreplicated_writes(tmp_path: Path) -> None:
         assert verdict["messages"] > 0
         assert verdict["starts"] > 0
         assert (verdict["lost"] > 0) == name.startswith("async")
-        assert verdict["once"] > 0
         if name.startswith("async") and "frozen" not in name:
             assert verdict["reused"] > 0
+    # A scene may be over before its job of this kind has run.
+    assert sum(verdict["once"] for verdict in scenes.values()) > 0
