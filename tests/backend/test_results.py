@@ -280,9 +280,10 @@ def test_unkept_result_is_not_written() -> None:
     assert seen("SELECT FROM salon_jobs_job_result") == []
 
 
-def test_failure_is_one_log_record(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_one_log_record(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The records are Django's; a traceback has no frames of ours."""
-    with caplog.at_level(logging.INFO):
+    monkeypatch.setattr(logging.getLogger(LOGGER), "disabled", False)  # a command of an earlier test may configure logs
+    with caplog.at_level(logging.INFO), caplog.at_level(logging.INFO, logger=LOGGER):
         done = run(calls.add, 1)
         failed = run(calls.fail)
     records = [record for record in caplog.records if record.name == LOGGER]
