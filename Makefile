@@ -19,12 +19,15 @@ COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 
 	--custom-compile-command "make lock" --no-emit-index-url $(UPGRADE)
 
 # SEED repeats an order of the tests, which a run prints as --randomly-seed; without it each run has another.
-PYTEST = $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED))
+ORDER = $(if $(SEED),--randomly-seed=$(SEED))
+PYTEST = $(BIN)/python -m pytest $(ORDER)
 # Each worker has a database of its own on one embedded server; what starts processes waits more than it computes.
 WORKERS ?= 4
 PARALLEL = --numprocesses=$(WORKERS) --no-loadscope-reorder --max-worker-restart=0 --durations=$(DURATIONS)
 DURATIONS ?= 30
 HERE = not image and not system
+# What needs system packages: naming its folders saves collecting all the others.
+SYSTEM_TESTS := tests/system tests/deployment
 CHAOS_TESTS := tests/system/test_chaos.py tests/system/test_failover.py
 KEY ?= bigint
 
@@ -81,7 +84,7 @@ tests:
 
 .PHONY: test-keys
 test-keys: venv ## run what a store's key has a part in with keys of another type: KEY=bigint or text; TESTS=… chooses tests
-	@$(BIN)/python -m project.local.keys $(KEY) -m "not slow and $(HERE)" $(PARALLEL) $(TESTS)
+	@$(BIN)/python -m project.local.keys $(KEY) -m "not slow and $(HERE)" $(ORDER) $(PARALLEL) $(TESTS)
 
 # In their own order, in one process each: they measure what the machine can do, and a browser follows one site.
 SYSTEM = $(BIN)/python -m pytest -p no:randomly -m system
@@ -97,7 +100,7 @@ endif
 system-chaos:
 	@$(SYSTEM) $(CHAOS_TESTS)
 test-system-without-chaos: venv
-	@$(SYSTEM) tests/system tests/deployment $(addprefix --ignore=,$(CHAOS_TESTS))
+	@$(SYSTEM) $(SYSTEM_TESTS) $(addprefix --ignore=,$(CHAOS_TESTS))
 
 .PHONY: test-everything
 test-everything: venv ## all tests there are, nightly: those of CI whatever changed, chaos and the mutants

@@ -16,8 +16,8 @@ if "DATABASE_URL_BOOTSTRAP" not in os.environ:
     os.environ["DATABASE_URL_BOOTSTRAP"] = _server.url
 
 # The workers of pytest-xdist share the server, its roles and a template; each has a database of its own.
-_RUN = os.environ.setdefault("SALON_TEST_RUN", secrets.token_hex(8))
-TEMPLATE = f"salon_test_{_RUN[:8]}"
+_RUN = os.environ.setdefault("SALON_TEST_RUN", secrets.token_hex(4))
+TEMPLATE = f"salon_test_{_RUN}"
 TEST_DATABASE = f"{TEMPLATE}_{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 PASSWORD = os.environ.setdefault("SALON_TEST_PASSWORD", secrets.token_urlsafe(12))
 _ROLE_URLS = {

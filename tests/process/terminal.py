@@ -6,12 +6,11 @@ import os
 import pty
 import re
 import select
-import time
 from contextlib import suppress
 from typing import Self
 
 from tests.interpreter import start_python
-from tests.waiting import LIMIT_S
+from tests.waiting import eventually
 
 COLOUR = re.compile(r"\x1b\[\d+m")
 
@@ -37,11 +36,12 @@ class Terminal:
         os.close(self._ours)
 
     def wait_for(self, text: str) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while text not in self.text:
-            assert time.monotonic() < deadline, self.text
-            if select.select([self._ours], [], [], 0.2)[0]:
+        def look() -> bool:
+            if select.select([self._ours], [], [], 0)[0]:
                 self.text += COLOUR.sub("", os.read(self._ours, 65536).decode())
+            return text in self.text
+
+        eventually(look, what=lambda: self.text)
 
     def read(self) -> list[str]:
         """Read to the end; return the lines."""
