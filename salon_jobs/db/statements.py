@@ -99,8 +99,6 @@ def _kind(value: Any) -> str:
 def is_of_driver(error: BaseException) -> bool:
     """Return whether a database error is psycopg's own: it has no SQLSTATE, and the connection is not lost."""
     cause = error.__cause__
-    if isinstance(error, StatementRefused):
-        return True
     return isinstance(cause, DriverError) and cause.sqlstate is None and not isinstance(cause, _LOST)
 
 

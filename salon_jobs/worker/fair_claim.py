@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections import Counter
@@ -16,13 +15,12 @@ from typing import Final, NamedTuple
 from django.db import transaction
 
 from salon_jobs.conf.store_key import store_key
-from salon_jobs.core import events
-from salon_jobs.core.events import log_event
 from salon_jobs.core.records import ClaimedJob, StoreId
 from salon_jobs.db.statements import StatementRefused, hot
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import ClaimFailed, Leases
 from salon_jobs.jobs.limits import Limits, count_by_scope
+from salon_jobs.process.loop import Outage
 from salon_jobs.worker.group_scanner import ClaimFilter, ClaimGroup, GroupScanner, Scan, in_background
 
 GROUPS_PER_CLAIM: Final = 256
@@ -34,7 +32,6 @@ _BACKGROUND_S: Final = 0.1
 # When a limit is full, retry after 25 ms, doubling to 250 ms: nothing announces the end of another process's job. When
 # a job of this process ends, or when a rate allows the next job, retry at once, but after 25 ms at the earliest.
 LIMIT_WAIT_S: Final = (0.025, 0.25)
-_COMPLAIN_EVERY_S: Final = 30.0
 
 
 class Claim(NamedTuple):
@@ -91,7 +88,7 @@ class FairClaim:
         # Whether this round of the stores has yielded jobs, or found a limit full.
         self._fruitful = self._throttled = False
         self._limit_wait_s = LIMIT_WAIT_S[0]
-        self._complain_at = float("-inf")
+        self._refusals = Outage("claim", using=leases.using)
 
     @property
     def is_slow(self) -> bool:
@@ -239,12 +236,12 @@ class FairClaim:
         try:
             return dict(hot("read_tokens", buckets, using=self._leases.using))
         except StatementRefused as error:
-            one_by_one = (self._read_tokens([scope]) for scope in scopes if len(scopes) > 1)
-            tokens = {scope: left for each in one_by_one for scope, left in each.items()}
-            if time.monotonic() >= self._complain_at:
-                self._complain_at = time.monotonic() + _COMPLAIN_EVERY_S
-                log_event(logging.ERROR, events.STATEMENT_REFUSED, loop="claim", scope=scopes[0], error=str(error))
-            return tokens or {scopes[0]: 0.0}
+            if len(scopes) == 1:
+                tokens = {scopes[0]: 0.0}
+            else:
+                tokens = {name: left for scope in scopes for name, left in self._read_tokens([scope]).items()}
+            self._refusals.lost(error, scope=scopes[0])
+            return tokens
 
     def _raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
         """Make the next claim read each claim group from after the last job claimed; its jobs come in order."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import DataError, OperationalError
 
@@ -75,8 +76,10 @@ def test_refused_statement_is_no_outage(caplog: pytest.LogCaptureFixture) -> Non
     now = 0.0
     outage = Outage("rounds", using="default", clock=lambda: now)
     caplog.set_level("INFO")
+    refused = StatementRefused("s", {}, DataError("mixed"))
+    refused.__cause__ = psycopg.DataError("mixed")
     for _ in range(4):
-        outage.lost(StatementRefused("s", {}, DataError("mixed")))
+        outage.lost(refused)
         now += 10
     outage.over()
     outage.lost(OperationalError("gone"))
