@@ -252,19 +252,19 @@ def check_sentry() -> list[CheckMessage]:
     return []
 
 
-_OURS: Final = f"{TenantMiddleware.__module__}.{TenantMiddleware.__name__}"
+OURS: Final = f"{TenantMiddleware.__module__}.{TenantMiddleware.__name__}"
 # By name: the module can only be imported when django.contrib.auth is installed.
 _SIGNS_IN: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
 def check_requests() -> list[CheckMessage]:
     """Check that TenantMiddleware is present if required, in the right place, and can be created."""
-    found = [_names_of(path) for path in middleware()]
-    place = next((number for number, names in enumerate(found) if _OURS in names), None)
+    found = [names_of(path) for path in middleware()]
+    place = next((number for number, names in enumerate(found) if OURS in names), None)
     if place is None:
         if conf.membership_model is None:
             return []
-        hint = f"put '{_OURS}' after AuthenticationMiddleware in MIDDLEWARE"
+        hint = f"put '{OURS}' after AuthenticationMiddleware in MIDDLEWARE"
         text = (
             "SALON_JOBS['MEMBERSHIP_MODEL'] is set, but TenantMiddleware is not in MIDDLEWARE: requests have no store"
         )
@@ -276,13 +276,13 @@ def check_requests() -> list[CheckMessage]:
         hint = f"{_settings_hint(str(error))}; or remove TenantMiddleware, which needs it"
         errors.append(Error(str(error), hint=hint, id="salon_jobs.E030"))
     if conf.request_resolver in REQUEST_STORES and not any(_SIGNS_IN in names for names in found[:place]):
-        hint = f"put '{_OURS}' after AuthenticationMiddleware: the store is that of the signed-in user"
+        hint = f"put '{OURS}' after AuthenticationMiddleware: the store is that of the signed-in user"
         text = "TenantMiddleware does not come after AuthenticationMiddleware"
         errors.append(Error(text, hint=hint, id="salon_jobs.E031"))
     return errors
 
 
-def _names_of(path: str) -> set[str]:
+def names_of(path: str) -> set[str]:
     """Return the dotted names of a middleware's class and its base classes."""
     try:
         found: object = import_string(path)

@@ -9,19 +9,19 @@ from typing import Any, Final, cast
 
 from django.core.cache import DEFAULT_CACHE_ALIAS
 from django.core.checks import CheckMessage, Error
-from django.middleware.cache import CacheMiddleware, FetchFromCacheMiddleware, UpdateCacheMiddleware
+from django.middleware.cache import CacheMiddleware
 from django.urls import URLResolver, get_resolver
-from django.utils.module_loading import import_string
 
+from salon_jobs.checks import OURS, names_of
 from salon_jobs.conf import cache_settings, has_urls, middleware
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.tenancy.caches import store_key
-from salon_jobs.tenancy.request import TenantMiddleware
+from salon_jobs.tenancy.request import is_path_without_store
 from salon_jobs.tenancy.resolvers import StoreResolver, SubdomainResolver, make_resolver
 
 KEY_FUNCTION: Final = f"{store_key.__module__}.{store_key.__name__}"
-_PAGE_CACHES: Final = (UpdateCacheMiddleware, FetchFromCacheMiddleware)
+_PAGE_CACHES: Final = {f"django.middleware.cache.{name}Middleware" for name in ("UpdateCache", "FetchFromCache")}
 _METHODS: Final = ("dispatch", "get", "head", "list", "retrieve")
 _DEEPEST: Final = 8
 
@@ -55,8 +55,9 @@ def _resolver() -> StoreResolver | None:
 
 def _check_pages(known: Mapping[str, Mapping[str, Any]], of_middleware: str) -> Iterator[CheckMessage]:
     names = middleware()
-    tenants = [position for position, name in enumerate(names) if _is(name, TenantMiddleware)]
-    of_pages = [position for position, name in enumerate(names) if _is(name, *_PAGE_CACHES)]
+    kinds = [names_of(name) for name in names]
+    tenants = [position for position, kind in enumerate(kinds) if OURS in kind]
+    of_pages = [position for position, kind in enumerate(kinds) if kind & _PAGE_CACHES]
     users: dict[str, str] = {}
     if tenants and of_pages:
         users[of_middleware] = names[of_pages[0]]
@@ -74,20 +75,12 @@ def _check_pages(known: Mapping[str, Mapping[str, Any]], of_middleware: str) -> 
             yield Error(text, hint=hint, id="salon_jobs.E062")
 
 
-def _is(path: str, *kinds: type) -> bool:
-    try:
-        found: object = import_string(path)
-    except ImportError:  # reported by Django
-        return False
-    return isinstance(found, type) and issubclass(found, kinds)
-
-
 def _has_store(path: str, view: Any, *, by_middleware: bool) -> bool:
     """Return whether a view runs as a store: by the middleware, or as one of Django REST framework's."""
     framework = sys.modules.get("salon_jobs.integrations.rest_framework")
     if framework is not None and issubclass(getattr(view, "cls", object), framework.TenantAPIView):
         return True
-    is_free = getattr(view, "salon_jobs_without_store", False) or path.startswith(tuple(conf.paths_without_store))
+    is_free = getattr(view, "salon_jobs_without_store", False) or is_path_without_store(path)
     return by_middleware and not is_free
 
 

@@ -303,13 +303,18 @@ def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
     A view wrongly counted among these sees no rows.
     """
     path = request.path_info
-    if any(path.startswith(prefix) or path == prefix[:-1] for prefix in conf.paths_without_store):
+    if is_path_without_store(path):
         return None
     try:
         view = resolve(path, getattr(request, "urlconf", None)).func
     except Resolver404:
         return None
     return None if getattr(view, "salon_jobs_without_store", False) else view
+
+
+def is_path_without_store(path: str) -> bool:
+    """Return whether ``PATHS_WITHOUT_STORE`` lists a path."""
+    return any(path.startswith(prefix) or path == prefix[:-1] for prefix in conf.paths_without_store)
 
 
 def context_maker(view: Callable[..., Any], store: StoreId) -> Callable[[], TenantContext]:
