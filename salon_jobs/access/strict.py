@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Final
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
@@ -35,13 +35,18 @@ def _refuse(execute: Callable[..., Any], statement: Any, parameters: Any, many: 
         raw = connection.connection
         text = statement.as_string(raw) if isinstance(statement, sql.Composable) else statement
         text = text if isinstance(text, str) else text.decode(errors="replace")
-        if raw.info.parameter_status("is_superuser") != "on" and (table := _table_of_stores(text)) is not None:
+        find = _table_of_stores if len(text) <= _LONGEST_KEPT else _table_of_stores.__wrapped__
+        if raw.info.parameter_status("is_superuser") != "on" and (table := find(text)) is not None:
             raise TenantContextError(
                 f"no store is set, so this statement would find no row of {table}: run it in tenant_context(…), with"
                 " atomic=False in a transaction, in a store task or a request of a store; or, where no rows are what"
                 " you want, in expect_no_rows()"
             )
     return execute(statement, parameters, many, context)
+
+
+# A text that is longer is read each time, since what is kept has a bound: 512 of these.
+_LONGEST_KEPT: Final = 16_384
 
 
 @cache
