@@ -54,9 +54,11 @@ class Outage:
         is_ours = is_of_driver(error)
         if self._clock() >= self._log_at:
             self._log_at = self._clock() + _LOG_EVERY_S
-            level = logging.ERROR if is_ours else logging.WARNING
-            event = events.STATEMENT_REFUSED if is_ours else events.DATABASE_LOST
-            log_event(level, event, loop=self._loop, error=str(error).strip(), **fields)
+            told = {"loop": self._loop, "error": str(error).strip(), **fields}
+            if is_ours:
+                log_event(logging.ERROR, events.STATEMENT_REFUSED, **told)
+            else:
+                log_event(logging.WARNING, events.DATABASE_LOST, **told)
             self._was_lost = not is_ours
         if not is_ours:
             connections[self._using].errors_occurred = True
