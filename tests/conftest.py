@@ -15,6 +15,7 @@ from uuid import UUID
 import hypothesis
 import psycopg
 import pytest
+from asgiref.sync import SyncToAsync
 from django.db import connections
 from django.test import TransactionTestCase
 from psycopg import sql
@@ -189,6 +190,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         server.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(sql.Identifier(test_settings.TEMPLATE)))
 
 
+def _forget_connections() -> None:
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        del connections[connection.alias]
+
+
 @pytest.fixture
 def database(migrated: None) -> Iterator[None]:
     """Provide the empty, migrated database; ``default`` is the worker role, ``owner`` sees everything."""
@@ -196,6 +203,8 @@ def database(migrated: None) -> Iterator[None]:
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block or connection.needs_rollback:
             connection.close()
+    # Coroutines of all tests use the ORM in one thread, whose connection may be another role's, or lost.
+    SyncToAsync.single_thread_executor.submit(_forget_connections).result()
     with connections["owner"].cursor() as cursor:
         cursor.execute(EMPTY)
         cursor.execute(RESTART, [list(TABLES)])

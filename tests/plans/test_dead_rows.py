@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import psycopg
+import pytest
 from django.db import connections, transaction
 
 from salon_jobs.db.statements import hot
@@ -26,6 +27,12 @@ def reading(index: str, read: list[int]) -> Iterator[None]:
         read.append(cursor.execute(count, [index]).fetchone()[0] - before)
 
 
+@pytest.fixture(autouse=True)
+def no_dead_rows(database: None) -> None:
+    """Begin with indexes that hold no entries of other tests' rows."""
+    change("TRUNCATE salon_jobs_job")
+
+
 def test_scan_reads_dead_rows_once(process_id: int) -> None:
     """The row that a search ended at begins the next one inside it."""
     dead = 2_000
@@ -42,7 +49,6 @@ def test_scan_reads_dead_rows_once(process_id: int) -> None:
 
 
 def test_orphans_are_found_without_live_leases(process_id: int) -> None:
-    change("TRUNCATE salon_jobs_job")  # the index may hold entries of rows that are gone
     change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (%s, 'worker', 'test', 2)", process_id + 10)
     change(
         "INSERT INTO salon_jobs_job (task, state, lease, leased_by, started_at)"
