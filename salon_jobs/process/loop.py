@@ -54,11 +54,11 @@ class Outage:
         is_ours = is_of_driver(error)
         if self._clock() >= self._log_at:
             self._log_at = self._clock() + _LOG_EVERY_S
-            told = {"loop": self._loop, "error": str(error).strip(), **fields}
+            reason = str(error).strip()
             if is_ours:
-                log_event(logging.ERROR, events.STATEMENT_REFUSED, **told)
+                log_event(logging.ERROR, events.STATEMENT_REFUSED, loop=self._loop, error=reason, **fields)
             else:
-                log_event(logging.WARNING, events.DATABASE_LOST, **told)
+                log_event(logging.WARNING, events.DATABASE_LOST, loop=self._loop, error=reason, **fields)
             self._was_lost = not is_ours
         if not is_ours:
             connections[self._using].errors_occurred = True
