@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -127,7 +126,7 @@ def _kind(item: pytest.Item) -> str:
     for kind in KINDS[:3]:
         if item.get_closest_marker(kind):
             return kind
-    if PROCESS_FOLDERS.intersection(Path(item.location[0]).parts):
+    if PROCESS_FOLDERS.intersection(item.nodeid.split("/")):
         return "process"
     fixtures = set(getattr(item, "fixturenames", ()))
     if PROCESS_FIXTURES & fixtures:

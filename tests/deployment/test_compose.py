@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+from tests.deployment.compose import COMPOSE, ROOT, RUNTIMES, SERVICES
 
 BROKERS = {"NATS_SERVER": "nats", "AZURE_STORAGE_CONNECTION_STRING": "azurite"}
 #: service -> the URLs it gets: variable and the role inside it, or the host of a broker
@@ -60,7 +56,6 @@ VARIABLES = {
 }
 #: what else could hand a service something: files, mounts, or another definition
 DOORS = {"env_file", "secrets", "configs", "extends", "volumes", "volumes_from", "credential_spec", "label_file"}
-RUNTIMES = {"worker": 8080, "scheduler": 8081, "relay": 8082, "consumer": 8083}
 
 
 def test_the_services_are_exactly_these() -> None:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from django.core.management import load_command_class
 
-from tests.deployment.test_compose import RUNTIMES, SERVICES
+from tests.deployment.compose import RUNTIMES, SERVICES
 from tests.docs.markdown import blocks, read
 from tests.interpreter import ROOT, run_command
 

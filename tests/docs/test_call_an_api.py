@@ -21,6 +21,7 @@ from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
 from salon_jobs.jobs import answers
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.async_handlers import run_coroutine
+from tests.inside import has_answer_listener
 from tests.support import seen
 from tests.waiting import eventually
 
@@ -143,5 +144,5 @@ def test_view_waits_for_answer(shop: Any, api: type[Api], monkeypatch: pytest.Mo
             while not response.done():
                 drain_jobs(raise_errors=False)
             found.append((response.result().status_code, json.loads(response.result().content)))
-    eventually(lambda: answers._waiters._listener is None)
+    eventually(lambda: not has_answer_listener())
     assert found == [(200, {"rate": 1.25}), (404, {"error": "discarded: there is no currency EUR"})]

@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 
 from project.local.nats import NatsServer
-from tests.deployment.test_compose import RUNTIMES, SERVICES
+from tests.deployment.compose import RUNTIMES, SERVICES
 from tests.e2e.worker_process import WorkerProcess
 from tests.interpreter import run_command
 from tests.servers.azure import AzureBroker

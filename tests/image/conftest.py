@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.deployment.test_compose import SERVICES
+from tests.deployment.compose import SERVICES
 from tests.image.machine import CannotRun, Podman, podman_with_base
 from tests.image.stack import Stack, build, build_other
 from tests.interpreter import ROOT

@@ -29,7 +29,7 @@ from project.local.smtp import LocalSmtp
 from project.salon.demo_data import load, make_demo_data
 from project.salon.demo_instants import DemoInstants
 from tests.demo.conftest import succeeded
-from tests.deployment.test_compose import RUNTIMES, SERVICES
+from tests.deployment.compose import RUNTIMES, SERVICES
 from tests.image.stack import Stack
 from tests.waiting import eventually
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.deployment.test_compose import RUNTIMES
+from tests.deployment.compose import RUNTIMES
 from tests.image.machine import NETWORK, Podman, PodmanFailed
 from tests.image.stack import Stack, build_other
 

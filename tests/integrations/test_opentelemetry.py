@@ -25,6 +25,7 @@ from salon_jobs.core.events import JOB_OUTCOME_UNKNOWN
 from salon_jobs.integrations import opentelemetry
 from salon_jobs.outbox import Draft
 from tests import tasks
+from tests.inside import trace_with
 from tests.outbox.scene import ORDERS, answer_with, relay_in_burst
 from tests.outbox.whole_way import relay_and_consume, run_all
 
@@ -44,7 +45,7 @@ def provider() -> None:
 @pytest.fixture(autouse=True)
 def tracing_is_on(outbox: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Trace as with ``TRACING``."""
-    monkeypatch.setattr(tracing, "_tracer", None)
+    trace_with(monkeypatch, None)
     opentelemetry.install()
     _exporter.clear()
     yield

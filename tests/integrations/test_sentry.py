@@ -24,9 +24,9 @@ from salon_jobs.core import tracing
 from salon_jobs.core.events import JOB_OUTCOME_UNKNOWN
 from salon_jobs.integrations import opentelemetry, sentry
 from salon_jobs.integrations.sentry import slug_of
-from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.schedules.scheduler import Scheduler
 from tests import tasks
+from tests.inside import declare_no_entries, trace_with
 from tests.integrations.conftest import Sent
 from tests.outbox.scene import ORDERS, relay_in_burst
 from tests.outbox.whole_way import delivered, discard, fail, make_due, processor, run_all
@@ -254,7 +254,7 @@ def test_warnings_of_handlers_are_events(hooks: tasks.Hooks, sent: Sent) -> None
 @pytest.fixture
 def entry(monkeypatch: pytest.MonkeyPatch, hooks: tasks.Hooks, change_settings: Change) -> tasks.Hooks:
     """Declare one cron entry, and no other, and monitor it; return the hooks."""
-    monkeypatch.setattr(cron_entries, "_by_name", {})
+    declare_no_entries(monkeypatch)
     cron("0 3 * * *", tasks.system, timezone="Asia/Tokyo", payload={"note": SECRET}, name="Nightly sales")
     change_settings(SENTRY_MONITORS=True)
     return hooks
@@ -338,7 +338,7 @@ def test_runs_have_a_trace_each(hooks: tasks.Hooks, sent: Sent) -> None:
 
 def test_event_belongs_to_the_trace_of_its_run(hooks: tasks.Hooks, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sentry's integration is set up as the guide says, without an exporter."""
-    monkeypatch.setattr(tracing, "_tracer", None)
+    trace_with(monkeypatch, None)
     opentelemetry.install()
     tracer = TracerProvider().get_tracer("test")
     monkeypatch.setattr(tracing._tracer, "_tracer", tracer)

@@ -19,9 +19,9 @@ from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure
 from salon_jobs.core import events as log_events
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.integrations.sentry import RecordReporter
-from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.schedules.scheduler import Scheduler, register
 from tests import tasks
+from tests.inside import declare_no_entries
 from tests.outbox.scene import emitted, relaying
 from tests.outbox.whole_way import run_all
 from tests.sentry_server import SentryServer
@@ -58,7 +58,7 @@ def test_broken_cron_entry_is_one_event_a_tick(sentry: SentryServer, monkeypatch
         note = SECRET
         raise ZeroDivisionError(len(note))
 
-    monkeypatch.setattr(cron_entries, "_by_name", {})
+    declare_no_entries(monkeypatch)
     cron("0 18 * * *", tasks.system, payload=payload, name="nightly", backfill=timedelta(days=2))
     register(["nightly"], using="default")
     change("UPDATE salon_jobs_cron_entry SET registered_at = now() - interval '1 day'")

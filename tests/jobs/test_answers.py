@@ -26,6 +26,7 @@ from salon_jobs.worker import finisher
 from salon_jobs.worker.worker import Worker
 from tests import tasks
 from tests.backend import calls
+from tests.inside import has_answer_listener
 from tests.support import elsewhere, run_due, seen, working
 from tests.tasks import Hooks
 from tests.waiting import LIMIT_S, eventually
@@ -43,7 +44,7 @@ def looking_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(answers, "_FIRST_LOOKS_S", (60.0,))
     monkeypatch.setattr(answers, "_DEAF_LOOK_EVERY_S", 60.0)
     yield
-    eventually(lambda: answers._waiters._listener is None)
+    eventually(lambda: not has_answer_listener())
 
 
 def on_a_thread(handle: JobHandle) -> Any:
@@ -158,7 +159,7 @@ def test_wait_for_ended_and_lasting_jobs(process_id: int, hooks: Hooks) -> None:
     run_due(process_id)
     with transaction.atomic():
         assert (kept.wait(0), plain.wait(0)) == (7, None)
-    assert answers._waiters._listener is None
+    assert not has_answer_listener()
     with pytest.raises(WaitTimedOut, match=r"is still queued after 0\.01 s"):
         tasks.system.enqueue().wait(0.01)
     for nonsense in ("soon", None):
@@ -216,7 +217,7 @@ def test_fork_listens_anew(process_id: int, hooks: Hooks) -> None:
         first = threads.submit(on_a_thread, tasks.kept_result.enqueue(note="before"))
         eventually(lambda: answers._waiters.listening)
         if not (child := os.fork()):
-            os._exit(answers._waiters._listener is not None)
+            os._exit(has_answer_listener())
         assert os.waitpid(child, 0)[1] == 0
         go_on.set()
         assert first.result() == "before"

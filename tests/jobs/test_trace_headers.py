@@ -14,6 +14,7 @@ from django.db import transaction
 from salon_jobs import enqueue_job, fan_out, tenant_context
 from salon_jobs.core import tracing
 from tests import tasks
+from tests.inside import trace_with
 from tests.jobs.rows import jobs
 from tests.support import change, run_on_threads
 from tests.tracers import Failing, RecordingTracer
@@ -26,7 +27,7 @@ HEADERS = {"traceparent": "00-abc-def-01"}
 def tracer(monkeypatch: pytest.MonkeyPatch) -> RecordingTracer:
     """Be the only tracer."""
     remembering = RecordingTracer(HEADERS)
-    monkeypatch.setattr(tracing, "_tracer", remembering)
+    trace_with(monkeypatch, remembering)
     return remembering
 
 

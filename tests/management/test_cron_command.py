@@ -9,15 +9,16 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.core.management import CommandError
 
-from salon_jobs.schedules.entries import cron, cron_entries
+from salon_jobs.schedules.entries import cron
 from tests import tasks
+from tests.inside import declare_no_entries
 from tests.management.operator import add, insert, run
 from tests.support import change, seen
 
 
 @pytest.fixture(autouse=True)
 def entry(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cron_entries, "_by_name", {})
+    declare_no_entries(monkeypatch)
     cron("30 3 * * *", tasks.system, name="nightly", timezone="Asia/Tokyo", payload={"note": "x"})
 
 

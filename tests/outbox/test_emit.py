@@ -15,10 +15,10 @@ from django.test.utils import CaptureQueriesContext
 from project.salon.models import Customer
 from salon_jobs import emit, emit_many, tenant_context
 from salon_jobs.checks import check_publishers
-from salon_jobs.core import tracing
 from salon_jobs.core.errors import ConfigurationError, EmitRefused, MessageInvalid, SchemaMissing
 from salon_jobs.models import Message
 from salon_jobs.outbox import Draft
+from tests.inside import trace_with
 from tests.outbox.scene import ORDERS, arrived, emitted, relaying
 from tests.support import change, new_store_id, seen
 from tests.tracers import RecordingTracer
@@ -188,7 +188,7 @@ def test_trigger_emits_and_wakes_the_relay(stores: list[UUID]) -> None:
 
 def test_trace_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
     tracer = RecordingTracer({"traceparent": "00-abc-def-01", "baggage": ""})
-    monkeypatch.setattr(tracing, "_tracer", tracer)
+    trace_with(monkeypatch, tracer)
     message_id = emitted("a")
     with transaction.atomic():
         emit_many(Draft(aggregate_type=ORDERS, event=event, payload={}) for event in ("a", "b"))

@@ -32,7 +32,6 @@ from tests.settings import url_for
 from tests.support import change, elsewhere, seen, store_id_of
 from tests.waiting import LIMIT_S, eventually
 
-__all__ = ["ORDERS", "block", "blocked", "statuses", "write"]  # other folders import them from here
 GONE = "there is no such message, or you may not see it"
 
 

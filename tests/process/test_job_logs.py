@@ -26,6 +26,7 @@ from salon_jobs.core import tracing
 from salon_jobs.jobs import registry
 from salon_jobs.process.logs import configure_logging
 from tests import tasks
+from tests.inside import trace_with
 from tests.outbox.conftest import change_settings, outbox
 from tests.outbox.scene import ORDERS, relay_in_burst
 from tests.outbox.whole_way import delivered, discard, fail, processor, run_all
@@ -182,7 +183,7 @@ def test_records_of_a_run_name_its_trace(
             run.trace_id = "a-trace"
             return super().running(run)
 
-    monkeypatch.setattr(tracing, "_tracer", Tracing({}))
+    trace_with(monkeypatch, Tracing({}))
     tasks.hooks.store = lambda **_: host.info("asking the printer")
     output = configure()
     tasks.in_store.enqueue(store_id=stores[0])

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.outbox.test_operate_messages import ORDERS, block, blocked, statuses, write
+from tests.outbox.rows import ORDERS, block, blocked, statuses, write
 from tests.support import change, seen
 from tests.system.conftest import NAME
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.outbox.test_operate_messages import ORDERS, block, write
+from tests.outbox.rows import ORDERS, block, write
 from tests.support import change, seen
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("beside_a_loop")]

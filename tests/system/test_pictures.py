@@ -12,9 +12,6 @@ from playwright.sync_api import Page
 
 from salon_jobs.core.metrics import BUCKETS
 from tests.support import change, seen
-from tests.system.test_dashboard_browser import shop
-
-__all__ = ["shop"]  # a fixture
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("beside_a_loop")]
 

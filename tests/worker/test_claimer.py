@@ -29,6 +29,7 @@ from salon_jobs.worker.fair_claim import Claim
 from salon_jobs.worker.group_scanner import STORES_PER_SCAN, ScanPage
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
+from tests.inside import background_scan, list_groups_at, wait_for_limits
 from tests.settings import SALON_JOBS
 from tests.support import another_process, change, elsewhere, finish, leases_of, new_store_id, seen
 from tests.waiting import LIMIT_S, eventually
@@ -197,9 +198,9 @@ def test_job_before_low_water(claimer: Claimer, stores: list[UUID], monkeypatch:
     claimer.claim(5)
     assert len(claimer.claim(10).jobs) == 10
     add(1, stores[0], run_at="0001-01-02T00:00:00.000001Z")
-    monkeypatch.setattr(claimer._fair_claim, "_scan_at", float("inf"))
+    list_groups_at(monkeypatch, claimer, float("inf"))
     assert all(job.run_at.day == 2 for job in claimer.claim(5).jobs), "its transaction began earlier and ended later"
-    monkeypatch.setattr(claimer._fair_claim, "_scan_at", float("-inf"))
+    list_groups_at(monkeypatch, claimer, float("-inf"))
     assert claimer.claim(5).jobs[0].run_at.year == 1
 
 
@@ -214,12 +215,11 @@ def test_slow_scan_in_background(claimer: Claimer, stores: list[UUID], monkeypat
 
     monkeypatch.setattr(group_scanner, "list_groups", slowly)
     monkeypatch.setattr(fair_claim, "_BACKGROUND_S", -1.0)
-    monkeypatch.setattr(claimer._fair_claim, "_scan_at", float("-inf"))
+    list_groups_at(monkeypatch, claimer, float("-inf"))
     add(5, stores[1])
     assert by_store(claimer.claim(5).jobs) == {stores[0]: 5}, "nobody waits for the scan"
-    assert claimer._fair_claim._background_scan is not None
     may_list.set()
-    claimer._fair_claim._background_scan.result(LIMIT_S)
+    background_scan(claimer).result(LIMIT_S)
     assert by_store(claimer.claim(4).jobs) == {stores[0]: 2, stores[1]: 2}
 
 
@@ -231,10 +231,9 @@ def test_failed_background_scan_is_raised_once(
     with monkeypatch.context() as patched:
         patched.setattr(group_scanner, "list_groups", Mock(side_effect=OperationalError("gone")))
         patched.setattr(fair_claim, "_BACKGROUND_S", -1.0)
-        patched.setattr(claimer._fair_claim, "_scan_at", float("-inf"))
+        list_groups_at(patched, claimer, float("-inf"))
         assert len(claimer.claim(5).jobs) == 5
-        assert claimer._fair_claim._background_scan is not None
-        assert isinstance(claimer._fair_claim._background_scan.exception(LIMIT_S), OperationalError)
+        assert isinstance(background_scan(claimer).exception(LIMIT_S), OperationalError)
         with pytest.raises(OperationalError, match="gone"):
             claimer.claim(5)
     assert len(claimer.claim(5).jobs) == 5
@@ -510,8 +509,7 @@ def test_own_free_place_is_taken_at_once(
         assert gate.wait(LIMIT_S)
 
     def waits_long() -> bool:
-        worker._threads_lane.claimer._fair_claim._limit_wait_s = 2 * LIMIT_S
-        return worker._last_claim.again_in_s == 2 * LIMIT_S
+        return wait_for_limits(worker, 2 * LIMIT_S)
 
     hooks.store = wait
     thread = threading.Thread(target=worker.run)

@@ -30,6 +30,7 @@ from salon_jobs.worker import deadlines, ends, executor
 from salon_jobs.worker import runner as runner_module
 from salon_jobs.worker.supervisor import RunTotals
 from tests import tasks
+from tests.inside import trace_with
 from tests.metrics import of, shown
 from tests.support import change, job_row, seen
 from tests.tracers import RecordingTracer
@@ -305,7 +306,7 @@ def test_job_expires_after_long_wait(work: Work, limit_runs: LimitRuns) -> None:
 def test_expired_run_in_traces_and_metrics(work: Work, limit_runs: LimitRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_runs(wait_timeout=MINUTE)
     tracer, counted = RecordingTracer({}), TaskStatistics()
-    monkeypatch.setattr(tracing, "_tracer", tracer)
+    trace_with(monkeypatch, tracer)
     monkeypatch.setattr(ends, "ended_runs", counted)
     job_id = work.add()
     due_since(75)

@@ -19,6 +19,7 @@ from salon_jobs.worker.chunk_claim import ChunkClaimer
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks
+from tests.inside import left_out
 from tests.support import change, seen
 from tests.worker.work import Work
 
@@ -112,11 +113,11 @@ def test_refused_row_is_left_out(
     assert seen("SELECT id FROM salon_jobs_job WHERE state = 'queued'") == [(refused,)]
     assert few(own) == []
 
-    own._left_out[refused] = 0.0  # a minute later
+    left_out(own)[refused] = 0.0  # a minute later
     assert few(own) == []
     assert len(work.fields("job_not_claimed")) == 1
     refusing()
-    own._left_out[refused] = 0.0
+    left_out(own)[refused] = 0.0
     assert [job.id for job in few(own)] == [refused]
 
 
@@ -147,8 +148,8 @@ def test_left_out_rows_are_bounded(work: Work, own: Leases, monkeypatch: pytest.
     ids = add(work.stores[0], -1, -1, -1)
     with suppress(ClaimFailed):
         few(own)
-    assert len(own._left_out) == 2
-    assert set(own._left_out) < set(ids)
+    assert len(left_out(own)) == 2
+    assert set(left_out(own)) < set(ids)
 
 
 def test_error_of_no_row_is_raised(own: Leases) -> None:

@@ -1,0 +1,53 @@
+"""What tests look at or set inside of the large classes: their private names stand here alone."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from salon_jobs.core import tracing
+from salon_jobs.jobs import answers
+from salon_jobs.jobs.leases import Leases
+from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.worker.claim import Claimer
+from salon_jobs.worker.worker import Worker
+
+
+def has_answer_listener() -> bool:
+    """Tell whether this process has a connection that hears of jobs that ended."""
+    return answers._waiters._listener is not None
+
+
+def trace_with(monkeypatch: pytest.MonkeyPatch, tracer: Any) -> None:
+    """Have runs and messages traced by ``tracer``; by none if it is ``None``."""
+    monkeypatch.setattr(tracing, "_tracer", tracer)
+
+
+def declare_no_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the cron entries of the project during a test."""
+    monkeypatch.setattr(cron_entries, "_by_name", {})
+
+
+def list_groups_at(monkeypatch: pytest.MonkeyPatch, claimer: Claimer, monotonic: float) -> None:
+    """Have the claimer look for all groups at that reading of the monotonic clock."""
+    monkeypatch.setattr(claimer._fair_claim, "_scan_at", monotonic)
+
+
+def background_scan(claimer: Claimer) -> Future[Any]:
+    """Return the look for groups that goes on beside the claims."""
+    scan = claimer._fair_claim._background_scan
+    assert scan is not None
+    return scan
+
+
+def wait_for_limits(worker: Worker, seconds: float) -> bool:
+    """Have the worker wait that long for a limit, and tell whether its last claim said so."""
+    worker._threads_lane.claimer._fair_claim._limit_wait_s = seconds
+    return worker._last_claim.again_in_s == seconds
+
+
+def left_out(leases: Leases) -> dict[int, float]:
+    """Return the jobs whose rows were refused, and until when they are left out."""
+    return leases._left_out
