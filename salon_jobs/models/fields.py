@@ -106,6 +106,19 @@ class IntegerArrayField(models.Field):  # type: ignore[type-arg]
         """Return the column's type."""
         return "integer[]"
 
+    def value_to_string(self, obj: models.Model) -> str:
+        """Return the text that a fixture has: JSON, as of Django's own array field."""
+        return json.dumps(self.value_from_object(obj))
+
+    def to_python(self, value: Any) -> Any:
+        """Return the list that a fixture's text stands for. Raises ValidationError for any other text."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValidationError(f"{self.name} is no list in JSON: {error}") from None
+
 
 class _NeverNullJSONField(models.JSONField):
     """JSON column that is never NULL, so None is JSON's null, in a fixture too."""

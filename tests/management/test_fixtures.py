@@ -1,18 +1,30 @@
-"""Carries rows to another database by ``dumpdata`` and ``loaddata``: nothing that waited runs there."""
+"""Carries rows to another database by ``dumpdata`` and ``loaddata``: all, and nothing that waited runs there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import indent
+from typing import Any
+from uuid import UUID
 
+import psycopg
 import pytest
-from django.core.management import call_command
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
 from django.db import transaction
 
-from salon_jobs import emit
+from salon_jobs import emit, tenant_context
 from tests import tasks
+from tests.docs.markdown import blocks, read
+from tests.interpreter import manage, succeed
 from tests.outbox.scene import ORDERS
-from tests.support import change, moved_to, seen
+from tests.settings import url_for
+from tests.support import change, moved_to, new_store_id, row, seen
+from tests.tenancy import canaries
+from tests.tenancy.matrix import MATRIX
 
 NOTE = '{"note": ""}'
 TABLES = "salon_jobs_job, salon_jobs_job_result, salon_jobs_message"
@@ -68,3 +80,116 @@ def test_result_of_none_can_be_loaded(carry: Callable[[], None]) -> None:
     )
     carry()
     assert seen("SELECT job_id, value::text FROM salon_jobs_job_result") == [(5, "null")]
+
+
+# What a job and a message get where they are loaded.
+CHANGED = {"state", "reason", "finished_at", "status", "last_error", "ended_at"}
+HIDES = r"row-level security hides rows of \"?customer\"? from {}: .*--database.*tenant_context.*--exclude"
+
+
+@pytest.fixture
+def superuser(database: None) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(url_for(None), autocommit=True) as connection:
+        canaries.clear(connection)
+        yield connection
+        canaries.clear(connection)
+
+
+def rows_of(table: str) -> list[dict[str, Any]]:
+    """Return the rows without fractions of seconds, of which Django's JSON has three digits."""
+    texts = seen(f"SELECT to_jsonb(t)::text FROM {table} t ORDER BY t::text")
+    return [json.loads(re.sub(r"(T\d\d:\d\d:\d\d)\.\d+", r"\1", text)) for (text,) in texts]
+
+
+def unchanged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in found.items() if name not in CHANGED} for found in rows]
+
+
+@pytest.mark.parametrize("file", ["dump.json", "dump.jsonl", "dump.xml"])
+def test_rows_of_every_table_return(
+    superuser: psycopg.Connection[Any], stores: list[UUID], tmp_path: Path, file: str
+) -> None:
+    tables = [table for table in MATRIX if table.startswith("salon_jobs")]
+    canaries.fill(superuser, stores, tables)
+    change("UPDATE salon_jobs_task_minute SET durations = '{1,NULL,3}', waits = '{}'")
+    before = {table: rows_of(table) for table in tables}
+    assert all(before.values())
+    to, kind = str(tmp_path / file), file.rpartition(".")[2]
+    call_command("dumpdata", "salon_jobs", database="owner", format=kind, output=to, verbosity=0)
+    canaries.clear(superuser)
+    call_command("loaddata", to, database="owner", verbosity=0)
+    for table in tables:
+        assert unchanged(rows_of(table)) == unchanged(before[table]), table
+
+
+@pytest.fixture
+def customers(stores: list[UUID]) -> list[UUID]:
+    """Return the stores, of which each has a customer."""
+    for store_id, name in zip(stores, ("Aiko", "Ben"), strict=False):
+        row("customer", store_id=store_id, name=name, email="")
+    return stores
+
+
+def dumped(capsys: pytest.CaptureFixture[str], *labels: str, **options: Any) -> list[str]:
+    """Return the names of the customers, and the models of the other rows."""
+    call_command("dumpdata", *labels, **options)
+    rows = json.loads(capsys.readouterr().out)
+    return sorted(each["fields"]["name"] if each["model"] == "salon.customer" else each["model"] for each in rows)
+
+
+@pytest.mark.parametrize(("alias", "user"), [("default", "worker_runtime"), ("web", "app"), ("migrator", "migrator")])
+@pytest.mark.parametrize("labels", [["salon.customer"], []])
+def test_dump_without_store_fails(customers: list[UUID], alias: str, user: str, labels: list[str]) -> None:
+    with pytest.raises(CommandError, match=HIDES.format(user) if labels else "hides rows of|permission denied"):
+        call_command("dumpdata", *labels, database=alias)
+
+
+def test_dump_as_superuser_has_all_rows(customers: list[UUID], capsys: pytest.CaptureFixture[str]) -> None:
+    assert dumped(capsys, "salon.customer", database="owner") == ["Aiko", "Ben"]
+
+
+def test_dump_in_context_has_its_rows(customers: list[UUID], capsys: pytest.CaptureFixture[str]) -> None:
+    for alias in ("default", "web"):
+        with tenant_context(customers[1], using=alias):
+            assert dumped(capsys, "salon.customer", database=alias) == ["Ben"]
+    with tenant_context(customers[1]), pytest.raises(CommandError, match="hides rows of"):
+        call_command("dumpdata", "salon.customer", database="web")
+
+
+def test_tables_without_stores_are_dumped(database: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """A policy that shows a role all rows hides none."""
+    User.objects.using("owner").create(username="ada")
+    assert dumped(capsys, "auth.user", database="web") == ["auth.user"]
+    assert dumped(capsys, "salon_jobs", database="default") == dumped(capsys, "salon_jobs", database="owner")
+
+
+@pytest.mark.process
+def test_one_user_dumps_store_by_store(fresh: str, owned: Callable[[str], dict[str, str]], tmp_path: Path) -> None:
+    """As the page on several databases says."""
+    environment = owned("tests.migrations.one_user_settings")
+    succeed("migrate", "--verbosity", "0", **environment)
+    one, other = (new_store_id() for _ in range(2))
+    with psycopg.connect(url_for(None, fresh), autocommit=True) as server:
+        for store_id, name in ((one, "Aiko"), (other, "Ben")):
+            server.execute("INSERT INTO store (id, name) VALUES (%s, 'Salon')", [store_id])
+            server.execute(
+                "INSERT INTO customer (id, store_id, name, email) VALUES (gen_random_uuid(), %s, %s, '')",
+                [store_id, name],
+            )
+        done = manage("dumpdata", "salon", **environment)
+        assert done.returncode != 0
+        assert f"hides rows of customer from {fresh}" in done.stderr
+        code = {block.action: block.text for block in blocks(read("docs/how-to/several-databases.md"))}
+        dump, load = (
+            code[action].replace("salon.models", "project.salon.models").replace('f"{', f'f"{tmp_path}/{{')
+            for action in ("for each store", "load one")
+        )
+        succeed("shell", "--no-imports", "-c", dump, **environment)
+        before = server.execute("SELECT * FROM customer ORDER BY name").fetchall()
+        server.execute("TRUNCATE customer CASCADE")
+        imports, loop = (
+            dump.split("for store_id in")[0],
+            "for store_id in Store.objects.values_list('id', flat=True):\n",
+        )
+        succeed("shell", "--no-imports", "-c", imports + loop + indent(load, "    "), **environment)
+        assert server.execute("SELECT * FROM customer ORDER BY name").fetchall() == before

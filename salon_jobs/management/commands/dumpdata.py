@@ -1,0 +1,55 @@
+"""Django's ``dumpdata``, which fails where row-level security would leave rows out of the dump in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from django.core.management.base import CommandError
+from django.core.management.commands.dumpdata import Command as DumpDataCommand
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from salon_jobs.access.relations import Name, relations_of
+from salon_jobs.db.connections import plain_cursor
+from salon_jobs.db.statements import load
+from salon_jobs.tenancy.active import innermost
+
+
+class Command(DumpDataCommand):
+    """Command that dumps all rows of each table, in a tenant context those of its store, or fails."""
+
+    def handle(self, *app_labels: str, **options: Any) -> None:
+        """Dump. Raises CommandError for a table of which the database's user does not see all rows."""
+        connection = connections[options["database"]]
+        is_watched = connection.vendor == "postgresql" and innermost(connection) is None
+        with connection.execute_wrapper(_RefuseHidden(connection)) if is_watched else nullcontext():
+            super().handle(*app_labels, **options)
+
+
+class _RefuseHidden:
+    """Execution wrapper that refuses to read tables whose policies hide rows: also what a manager or a key joins."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._connection = connection
+        self._known: set[Name] = set()
+
+    def __call__(self, execute: Callable[..., Any], statement: Any, params: Any, many: bool, context: Any) -> Any:
+        for name in relations_of(statement):
+            if name not in self._known:
+                self._refuse(name)
+                self._known.add(name)
+        return execute(statement, params, many, context)
+
+    def _refuse(self, name: Name) -> None:
+        quoted = ".".join('"' + part.replace('"', '""') + '"' for part in name)
+        with self._connection.wrap_database_errors:
+            hidden = plain_cursor(self._connection).execute(load("hidden_table"), {"name": quoted}).fetchone()
+        if hidden is not None:
+            table, user = hidden
+            raise CommandError(
+                f"row-level security hides rows of {table} from {user}: dump them with --database, as a user to whom it"
+                " does not apply, such as a superuser; or one store's rows, by call_command in its tenant_context(…);"
+                " or leave the table out with --exclude"
+            )
