@@ -85,8 +85,8 @@ def _late(path: str) -> Callable[..., Any]:
 
 
 def _require_store(connection: BaseDatabaseWrapper, **options: Any) -> None:
-    """Have a new connection of DATABASE refuse statements on stores' tables outside a store, where STRICT applies."""
-    if connection.alias == conf.database and is_strict():
+    """Have a new connection refuse statements on stores' tables outside a store, where STRICT applies."""
+    if connection.vendor == "postgresql" and is_strict():
         _late("access.strict.refuse_without_store")(connection=connection)
 
 

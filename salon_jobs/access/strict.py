@@ -6,16 +6,19 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from salon_jobs.access.constraints import StoreIsolation
+from salon_jobs.access.hidden import hidden_rows
 from salon_jobs.access.operations.access import declarations
 from salon_jobs.access.relations import Name, relations_of
 from salon_jobs.conf import is_strict
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
+from salon_jobs.db.connections import is_of_jobs
 from salon_jobs.tenancy.active import expects_no_rows, innermost
 
 
@@ -28,7 +31,7 @@ def refuse_without_store(connection: BaseDatabaseWrapper) -> None:
 def _refuse(execute: Callable[..., Any], statement: Any, parameters: Any, many: bool, context: Any) -> Any:
     """Raise TenantContextError for a statement on a store's table outside a store. Superusers see all rows anyway."""
     connection = context["connection"]
-    if connection.alias != conf.database or not is_strict():  # any more
+    if not is_strict():  # any more
         return execute(statement, parameters, many, context)
     store = innermost(connection)
     if (store is None or not store.covers_next_statement) and not expects_no_rows.get():
@@ -36,13 +39,42 @@ def _refuse(execute: Callable[..., Any], statement: Any, parameters: Any, many: 
         text = statement.as_string(raw) if isinstance(statement, sql.Composable) else statement
         text = text if isinstance(text, str) else text.decode(errors="replace")
         find = _table_of_stores if len(text) <= _LONGEST_KEPT else _table_of_stores.__wrapped__
-        if raw.info.parameter_status("is_superuser") != "on" and (table := find(text)) is not None:
-            raise TenantContextError(
-                f"no store is set, so this statement would find no row of {table}: run it in tenant_context(…), with"
-                " atomic=False in a transaction, in a store task or a request of a store; or, where no rows are what"
-                " you want, in expect_no_rows()"
-            )
+        is_superuser = raw.info.parameter_status("is_superuser") == "on"
+        if not is_superuser and (table := find(text)) is not None and _may_find_none(connection, table):
+            raise TenantContextError(_error(connection.alias, table))
     return execute(statement, parameters, many, context)
+
+
+def _error(alias: str, table: str) -> str:
+    where, using, otherwise = "", "", ""
+    if not is_of_jobs(alias):
+        where, using = f" on the database {alias!r}", f", using={alias!r}"
+        otherwise = f", or have DATABASE_ROUTERS send it to {conf.database!r}"
+    return (
+        f"no store is set{where}, so this statement would find no row of {table}: run it in tenant_context(…{using}),"
+        f" with atomic=False in a transaction, in a store task or a request of a store{otherwise}; or, where no rows"
+        " are what you want, in expect_no_rows()"
+    )
+
+
+# By connection, the tables that hide no rows there. An alias other than DATABASE can be a replica or another login of
+# the database, but also that of an operator or support, who see all stores, or of another database without policies.
+_open: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
+
+
+def _may_find_none(connection: BaseDatabaseWrapper, table: str) -> bool:
+    """Return whether a statement without a store may find no row of a table of stores, and nobody notices."""
+    raw: Any = connection.connection
+    # The migrator's policies refuse it, where there are rows.
+    is_migrator = conf.roles is not None and raw.info.user == conf.roles.migrator
+    if is_of_jobs(connection.alias):
+        return True
+    if is_migrator or table in _open.setdefault(raw, set()):
+        return False
+    if hidden_rows(connection, f'"{table}"') is None:
+        _open[raw].add(table)
+        return False
+    return True
 
 
 # A text that is longer is read each time, since what is kept has a bound: 512 of these.

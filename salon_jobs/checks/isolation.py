@@ -69,7 +69,30 @@ def check_isolation() -> list[CheckMessage]:
                 *_check_references(model, isolation, declared),
             ]
         messages += [error for key in _same_store_keys(model) for error in _check_target(model, key)]
-    return messages
+    return [
+        *messages,
+        *_check_routers([model for model in models if isinstance(declared.get(model), StoreIsolation)], using),
+    ]
+
+
+# A router may choose among replicas at random.
+_ASKED: Final = 8
+
+
+def _check_routers(models: Sequence[type[Model]], using: str) -> Iterator[CheckMessage]:
+    """Check that no router sends reads of stores' rows to an alias where no context is open."""
+    elsewhere = {router.db_for_read(model): model for model in models for _ in range(_ASKED)}
+    for alias, model in sorted(elsewhere.items(), key=lambda found: found[0]):
+        if alias != using and connections[alias].vendor == "postgresql":
+            text = (
+                f"models of stores, such as {model._meta.label}, are read from the database {alias!r}, where a"
+                " tenant_context, a request or a job sets no store: such reads find no rows"
+            )
+            hint = (
+                f"have DATABASE_ROUTERS answer {using!r} for them; or open the context there as well, by"
+                f" tenant_context(store_id, using={alias!r}), and silence this check"
+            )
+            yield Warning(text, hint=hint, id="salon_jobs.W016")
 
 
 def _of_stores(models: Sequence[type[Model]], declared: Declared, store: type[Model]) -> set[type[Model]]:

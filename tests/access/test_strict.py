@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,9 +14,10 @@ from psycopg import sql
 
 from project.salon.models import Customer, Membership, Store
 from salon_jobs import tenant_context
+from salon_jobs.checks.isolation import check_isolation
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy import expect_no_rows
-from tests.support import row
+from tests.support import change, row
 
 
 @pytest.fixture
@@ -270,3 +271,56 @@ def test_strict_by_default_in_debug_and_tests(
         return
     with pytest.raises(TenantContextError):
         names()
+
+
+class ReadsElsewhere:
+    """Router of a project that reads from a replica: another login of the database, as which no store is set."""
+
+    def db_for_read(self, model: type[models.Model], **hints: Any) -> str:
+        return "web"
+
+
+@pytest.fixture
+def replica(customer: UUID, settings: Any) -> Iterator[UUID]:
+    settings.DATABASE_ROUTERS = [ReadsElsewhere()]
+    connections["web"].close()  # one from before strict mode
+    yield customer
+    connections["web"].close()
+
+
+def test_reads_through_replica_are_refused(replica: UUID) -> None:
+    with tenant_context(replica):
+        assert list(Customer.objects.using("default").values_list("name", flat=True)) == ["Aiko"]
+        with pytest.raises(TenantContextError, match=r"no store is set on the database 'web'.* using='web'\).*ROUTERS"):
+            names()
+        with tenant_context(replica, using="web"):
+            assert names() == ["Aiko"]
+        with expect_no_rows():
+            assert names() == []
+
+
+def test_alias_that_shows_all_stores_is_open(replica: UUID) -> None:
+    """As the operator's, where StoreIsolation opens the stores' names to it, and that of a superuser."""
+    change("CREATE POLICY names ON store FOR SELECT TO jobs_operator USING (true)")
+    change("GRANT SELECT ON store TO jobs_operator")
+    try:
+        with connections["operator"].cursor() as cursor:
+            for _ in range(2):
+                cursor.execute("SELECT count(*) FROM store")
+                assert cursor.fetchone() == (3,)
+    finally:
+        change("REVOKE SELECT ON store FROM jobs_operator")
+        change("DROP POLICY names ON store")
+    assert Customer.objects.using("owner").count() == 1
+    with pytest.raises(DatabaseError, match="RunForEachStore"):
+        Customer.objects.using("migrator").count()
+
+
+def test_check_names_router_of_reads(settings: Any) -> None:
+    assert [found for found in check_isolation() if found.id == "salon_jobs.W016"] == []
+    settings.DATABASE_ROUTERS = [ReadsElsewhere()]
+    [found] = [found for found in check_isolation() if found.id == "salon_jobs.W016"]
+    assert "such as salon." in found.msg
+    assert "'web'" in found.msg
+    assert "'default'" in str(found.hint)
+    assert "using='web'" in str(found.hint)

@@ -11,9 +11,8 @@ from django.core.management.commands.dumpdata import Command as DumpDataCommand
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from salon_jobs.access.hidden import hidden_rows
 from salon_jobs.access.relations import Name, relations_of
-from salon_jobs.db.connections import plain_cursor
-from salon_jobs.db.statements import load
 from salon_jobs.tenancy.active import innermost
 
 
@@ -44,8 +43,7 @@ class _RefuseHidden:
 
     def _refuse(self, name: Name) -> None:
         quoted = ".".join('"' + part.replace('"', '""') + '"' for part in name)
-        with self._connection.wrap_database_errors:
-            hidden = plain_cursor(self._connection).execute(load("hidden_table"), {"name": quoted}).fetchone()
+        hidden = hidden_rows(self._connection, quoted)
         if hidden is not None:
             table, user = hidden
             raise CommandError(
