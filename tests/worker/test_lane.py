@@ -40,6 +40,12 @@ GIVEN_BACK = [("queued", 0, None)]
 add = sync_to_async(write)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an interrupt wait for a query that is about to be sent, however slow the machine is."""
+    monkeypatch.setattr(lane_module, "_INTERRUPT_S", LIMIT_S)
+
+
 async def wait_for_ever() -> None:
     await asyncio.Event().wait()
 
@@ -397,7 +403,6 @@ def test_cancel_request_is_repeated(work: Work, monkeypatch: pytest.MonkeyPatch)
             sleep(0.5)
 
     monkeypatch.setattr(psycopg.Connection, "cancel_safe", come_late)
-    monkeypatch.setattr(lane_module, "_INTERRUPT_S", LIMIT_S)
     monkeypatch.setattr(database_threads, "REPEAT_S", 0.2)
     with work.in_lane(lambda **_: sync_to_async(sleep_twice)()) as lane:
         assert begun.wait(LIMIT_S)
