@@ -6,11 +6,14 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
 from salon_jobs.core import destinations
 from salon_jobs.core.destinations import Destination
+
+# How long the inbox remembers a message: twice the 14 days for which SQS may redeliver one.
+REMEMBERED: Final = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,9 @@ class Delivery:
     ``count`` is the number of deliveries so far, starting at 1. ``raw`` is kept if the message is rejected. ``handle``
     is private to the source. ``broker_id`` is the broker's ID of the message, the same on each delivery, for consumers
     whose ENVELOPE setting is ``none``; such a body is read only from ``raw``.
+
+    ``former_id`` is the ID that an earlier release made for this message, if it made another one; the inbox looks for
+    it among what it received since ``stored_at``, when the broker stored the message.
     """
 
     count: int
@@ -46,6 +52,8 @@ class Delivery:
     envelope: Envelope | None = None
     fault: str = ""
     broker_id: str = ""
+    former_id: str = ""
+    stored_at: datetime | None = None
 
 
 def read_delivery(
@@ -92,6 +100,9 @@ class Source(ABC):
     """Receiver from one queue, stream or subscription. Used by one thread; ``extend`` may be called from another."""
 
     service: ClassVar[str]
+    # Whether the inbox has messages of this consumer; set before the first receive. A source whose broker then knows
+    # no consumer has lost its place: it must not begin again with what is older than REMEMBERED.
+    resumes: bool = False
 
     def __init__(self, destination: Destination, *, consumer: str) -> None:
         """Store the queue's name (an ARN or RN) and the consumer's name in the settings. No I/O."""

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from django.db import Error, connections
 
 from salon_jobs.brokers.registry import make_source
-from salon_jobs.brokers.source import Delivery, Source
+from salon_jobs.brokers.source import REMEMBERED, Delivery, Source
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import ConsumerSettings
 from salon_jobs.core import events, metrics
@@ -24,7 +24,7 @@ from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.db.statements import is_of_driver
 from salon_jobs.inbox.processor import BatchResult, Processor
-from salon_jobs.inbox.queries import PRUNE_BATCH, RETAINED, count_rejected, prune_inbox
+from salon_jobs.inbox.queries import PRUNE_BATCH, count_rejected, has_messages, prune_inbox
 from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import refuse_small_pool, tidy_connections
 
@@ -61,6 +61,7 @@ class Consumer(Loop):
         self._rejected = 0
         self._deliveries = 0
         self._most = _FIRST_BATCH
+        self._asked = False
         self._counts = dict.fromkeys(("enqueued", "duplicate", "rejected", "given_back"), 0)
 
     def run(self) -> bool:
@@ -111,6 +112,9 @@ class Consumer(Loop):
 
     def _process_batch(self) -> int:
         """Receive and process one batch, then retry what operators asked for; return how many messages there were."""
+        if not self._asked:
+            self._source.resumes = has_messages(self.name, using=self.using)
+            self._asked = True
         deliveries = self._source.receive(self._most, wait=_WAIT, visibility=self._source.visibility)
         now = self._answered = time.monotonic()
         if deliveries:
@@ -238,7 +242,7 @@ class Consumers(Loop):
         if any(consumer.error for consumer in self._consumers) or not any(each.is_alive for each in self._consumers):
             self.stopping.set()
         elif time.monotonic() >= self._prune_at:
-            if deleted := prune_inbox(RETAINED, using=self.using):
+            if deleted := prune_inbox(REMEMBERED, using=self.using):
                 log_event(logging.INFO, events.PRUNED, inbox=deleted)
             self._prune_at = time.monotonic() + (0.0 if deleted == PRUNE_BATCH else _PRUNE_EVERY_S)
         return _CHECK_EVERY_S

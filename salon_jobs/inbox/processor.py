@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final
 
 from django.db import InterfaceError, OperationalError, transaction
@@ -217,6 +218,7 @@ class Processor:
         committed before counts as a duplicate when it is processed again.
         """
         messages = [parse_delivery(delivery, self._settings, self._tasks) for delivery in deliveries]
+        messages = self._with_former_ids(messages)
         result = BatchResult()
         try:
             self._commit(messages, result)
@@ -246,6 +248,12 @@ class Processor:
         while self._retry_one():
             count += 1
         return count
+
+    def _with_former_ids(self, messages: list[ParsedMessage]) -> list[ParsedMessage]:
+        """Give messages the ID under which an earlier release stored them, so that they count as received."""
+        ids = {each.delivery.former_id for each in messages if each.delivery is not None and each.delivery.former_id}
+        received = queries.received_at(self._consumer, ids, using=self._using) if ids else {}
+        return [_with_former_id(each, received) for each in messages] if received else messages
 
     def _commit(self, messages: Sequence[ParsedMessage], result: BatchResult) -> None:
         """Commit messages in one transaction; give back those with a transient reason until delivered too often."""
@@ -380,6 +388,15 @@ def find_tasks(consumer: str, settings: ConsumerSettings) -> dict[str, Task[...,
         except UnknownTask as error:
             raise ConfigurationError(f"SALON_JOBS['CONSUMERS'][{consumer!r}]['TASKS'][{event!r}]: {error}") from error
     return tasks
+
+
+def _with_former_id(message: ParsedMessage, received: Mapping[str, datetime]) -> ParsedMessage:
+    delivery = message.delivery
+    if delivery is None or delivery.stored_at is None:
+        return message
+    # What was received before the broker stored this message was another one, of a stream that is gone.
+    at = received.get(delivery.former_id)
+    return message if at is None or at < delivery.stored_at else replace(message, message_id=delivery.former_id)
 
 
 def _deliveries(messages: Iterable[ParsedMessage]) -> list[Delivery]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, cast
 
 from django.db import connections, transaction
@@ -24,8 +24,6 @@ from salon_jobs.models import InboxMessage
 Status: Final = InboxMessage.Status
 # As in prune_inbox.
 PRUNE_BATCH: Final = 1000
-# How long the inbox remembers a message: twice the 14 days for which a broker may redeliver one.
-RETAINED: Final = timedelta(days=30)
 _LONGEST_RAW: Final = 2_000_000
 _LONGEST_REASON: Final = 4_000
 
@@ -72,6 +70,17 @@ def existing_stores(store_ids: Collection[StoreId | None], *, using: str) -> set
         return {row[0] for row in cursor.fetchall()}
 
 
+def has_messages(consumer: str, *, using: str) -> bool:
+    """Return whether the consumer has ever received a message: pruning leaves one. Role: worker."""
+    return InboxMessage.objects.using(using).filter(consumer=consumer).exists()
+
+
+def received_at(consumer: str, message_ids: Collection[str], *, using: str) -> dict[str, datetime]:
+    """Return when each of these messages was received, if it was. Role: worker."""
+    rows = InboxMessage.objects.using(using).filter(consumer=consumer, message_id__in=message_ids)
+    return dict(rows.values_list("message_id", "received_at"))
+
+
 def next_to_retry(consumer: str, *, using: str) -> Rejected | None:
     """Lock and return one message to retry, in the caller's transaction, or None. Role: worker."""
     waiting = InboxMessage.objects.using(using).filter(consumer=consumer, status=Status.RETRY).order_by("id")
@@ -106,7 +115,8 @@ def dismiss_messages(ids: Sequence[int], *, using: str) -> list[ActionResult[int
 def prune_inbox(age: timedelta, *, using: str) -> int:
     """Delete one batch of finished messages that arrived longer than ``age`` ago; return how many.
 
-    Fewer than ``PRUNE_BATCH`` means there are no more. Rejected messages stay. Role: worker, operator.
+    Fewer than ``PRUNE_BATCH`` means there are no more. Rejected messages stay, and one of each consumer. Role: worker,
+    operator.
     """
     [(deleted,)] = statements.rows("prune_inbox", {"age": age}, using=using)
     return int(deleted)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -24,7 +25,7 @@ from nats.aio.client import Client
 from salon_jobs.brokers.nats.publisher import Fault, NatsPublisher, aggregate_of, encode_token, judge, subject_of
 from salon_jobs.brokers.nats.sender import NatsSender
 from salon_jobs.brokers.publisher import OutgoingMessage, Verdict
-from salon_jobs.brokers.source import Source
+from salon_jobs.brokers.source import Delivery, Source
 from salon_jobs.core.errors import MessageInvalid, NotReady
 from tests.brokers.messages import HELD, draft, ids, largest, make, publish, results
 from tests.servers.nats import NatsBroker
@@ -439,7 +440,183 @@ def test_messages_of_others(
         assert name in delivery.raw
     else:
         assert delivery.envelope is not None
-        assert (delivery.envelope.message_id, delivery.envelope.payload) == (f"{name}:1", "[1]")
+        assert delivery.stored_at is not None
+        stored_us = int(delivery.stored_at.timestamp() * 1e6)
+        assert (delivery.envelope.message_id, delivery.envelope.payload) == (f"{name}:1:{stored_us}", "[1]")
+        assert delivery.former_id == f"{name}:1"
+
+
+def receive_notes(source: Source, wait: timedelta = LONG, limit: int = 10) -> list[str]:
+    """Receive and acknowledge once; return the bodies."""
+    deliveries = source.receive(limit, wait=wait, visibility=LONG)
+    source.acknowledge(deliveries)
+    return [delivery.envelope.payload if delivery.envelope else delivery.fault for delivery in deliveries]
+
+
+def put(broker: NatsBroker, subject: str, *notes: str) -> None:
+    """Publish as another producer, which gives no ID."""
+
+    async def publish_all(client: Client) -> None:
+        for note in notes:
+            await client.jetstream().publish(subject, note.encode(), headers={"Event": "order.created"})
+
+    broker.look(publish_all)
+
+
+def test_stream_made_again_repeats_no_id(broker: NatsBroker, destination: str, name: str, source: Source) -> None:
+    """Though its sequence begins at 1; and the running source finds it."""
+
+    def received() -> Delivery:
+        put(broker, f"{name}.x", "1")
+        (delivery,) = eventually(lambda: again(source))
+        source.acknowledge([delivery])
+        return delivery
+
+    def again(source: Source) -> list[Delivery]:
+        with suppress(NotReady):
+            return source.receive(1, wait=SHORT, visibility=LONG)
+        return []
+
+    before = received()
+    broker.look(lambda client: client.jetstream().delete_stream(name))
+    broker.stream(name)
+    after = received()
+    assert before.former_id == after.former_id == f"{name}:1"
+    assert before.envelope is not None
+    assert after.envelope is not None
+    assert before.envelope.message_id != after.envelope.message_id
+
+
+def test_lost_consumer_does_not_begin_anew(
+    broker: NatsBroker, destination: str, name: str, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the inbox has forgotten what is there; unless it never was."""
+    monkeypatch.setattr("salon_jobs.brokers.nats.source.REMEMBERED", timedelta(days=1))  # less a day
+    put(broker, f"{name}.x", "1")
+    assert receive_notes(source) == ["1"]
+    (durable,) = broker.look(lambda client: names_of_consumers(client, name))
+    broker.look(lambda client: client.jetstream().delete_consumer(name, durable))
+    with pytest.raises(NotReady):  # the server knows no such consumer
+        source.receive(1, wait=SHORT, visibility=LONG)
+    with pytest.raises(NotReady, match=rf"NATS\.CONSUMER_LOST.*nats consumer add {name} {re.escape(durable)} --pull"):
+        source.receive(1, wait=SHORT, visibility=LONG)
+    for resumes, notes in ((True, None), (False, ["1"])):
+        with closing(broker.source(destination, consumer="another")) as another:
+            another.resumes = resumes
+            if notes is None:
+                with pytest.raises(NotReady, match=r"NATS\.CONSUMER_LOST"):
+                    another.receive(1, wait=SHORT, visibility=LONG)
+            else:
+                assert receive_notes(another) == notes
+    monkeypatch.undo()
+    assert receive_notes(source) == ["1"]  # the inbox knows it
+
+
+async def names_of_consumers(client: Client, stream: str) -> list[str]:
+    return [one.name for one in await client.jetstream().consumers_info(stream)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"deliver_policy": "new"},
+        {"filter_subject": "NAME.x"},
+        {"ack_wait": 5, "max_ack_pending": 1},
+        {"backoff": [1, 5]},
+        {"max_batch": 1, "max_expires": 200_000_000},
+    ],
+    ids=str,
+)
+def test_consumer_of_an_operator_is_used_as_it_is(
+    broker: NatsBroker, destination: str, name: str, options: dict[str, Any]
+) -> None:
+    options = {key: f"{name}.x" if value == "NAME.x" else value for key, value in options.items()}
+    made = make_consumer(broker, name, ack_policy="explicit", **options)
+    put(broker, f"{name}.y", "0")
+    put(broker, f"{name}.x", "1", "2")
+    expected = ["1", "2"] if "filter_subject" in options else ["0", "1", "2"]
+    with closing(broker.source(destination, consumer="till")) as source:
+        notes: list[str] = []
+        while len(notes) < len(expected):
+            notes += receive_notes(source)
+        assert notes == expected
+        assert receive_notes(source, SHORT) == []
+    assert consumer_of(broker, name) == made
+
+
+def make_consumer(broker: NatsBroker, stream: str, **options: Any) -> dict[str, Any]:
+    """Make the consumer "till" as an operator would, and return its settings."""
+    seconds = {key: int(options[key] * 1e9) for key in ("ack_wait",) if key in options}
+    backoff = {"backoff": [int(each * 1e9) for each in options["backoff"]]} if "backoff" in options else {}
+    config = {"durable_name": "till", "deliver_policy": "all", **options, **seconds, **backoff}
+    body = json.dumps({"stream_name": stream, "config": config}).encode()
+
+    async def create(client: Client) -> None:
+        answer = await client.request(f"$JS.API.CONSUMER.DURABLE.CREATE.{stream}.till", body)
+        assert "error" not in json.loads(answer.data), answer.data
+
+    broker.look(create)
+    return consumer_of(broker, stream)
+
+
+def consumer_of(broker: NatsBroker, stream: str) -> dict[str, Any]:
+    async def info(client: Client) -> dict[str, Any]:
+        config: dict[str, Any] = json.loads((await client.request(f"$JS.API.CONSUMER.INFO.{stream}.till")).data)[
+            "config"
+        ]
+        return config
+
+    return broker.look(info)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"deliver_subject": "till"}, "it pushes to a subject: make a pull consumer"),
+        ({"ack_policy": "none"}, "its ack policy is 'none': make one with explicit"),
+        ({"ack_policy": "all"}, "its ack policy is 'all': make one with explicit"),
+        ({"headers_only": True}, "it delivers headers only: set headers-only to false"),
+        ({"max_deliver": 5}, "it gives up after 5 deliveries: set max-deliver to -1"),
+    ],
+    ids=str,
+)
+def test_consumer_that_loses_messages_is_refused(
+    broker: NatsBroker, destination: str, name: str, options: dict[str, Any], reason: str
+) -> None:
+    made = make_consumer(broker, name, **{"ack_policy": "explicit", **options})
+    put(broker, f"{name}.x", "1")
+    with closing(broker.source(destination, consumer="till")) as source:
+        with pytest.raises(NotReady, match=rf"consumer 'till' of stream '{name}': {reason}"):
+            source.receive(1, wait=SHORT, visibility=LONG)
+        assert consumer_of(broker, name) == made
+
+
+def test_destination_of_several_streams(broker: NatsBroker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are read, however much is in one of them, and those that come later."""
+    monkeypatch.setattr("salon_jobs.brokers.nats.source._FIND_EVERY_S", 0)
+    for part in ("a", "b"):
+        broker.stream(f"{name}-{part}", [f"{name}.{part}.>"])
+        put(broker, f"{name}.{part}.1", *(f'"{part}{number}"' for number in range(3)))
+    with closing(broker.source(f"rn::nats:::{name}")) as source:
+        assert sorted(receive_notes(source, limit=1) + receive_notes(source, limit=1)) == ['"a0"', '"b0"']
+        rest = [note for _ in range(4) for note in receive_notes(source, limit=1)]
+        assert [note for note in rest if note[1] == "a"] == ['"a1"', '"a2"']
+        assert [note for note in rest if note[1] == "b"] == ['"b1"', '"b2"']
+        assert receive_notes(source, SHORT) == []
+        broker.stream(f"{name}-c", [name])
+        put(broker, name, "1")
+        assert receive_notes(source) == ["1"]
+
+
+def test_unusable_stream_holds_up_no_other(broker: NatsBroker, name: str) -> None:
+    for part in ("a", "b"):
+        broker.stream(f"{name}-{part}", [f"{name}.{part}"])
+    make_consumer(broker, f"{name}-a", ack_policy="none")
+    put(broker, f"{name}.b", "1")
+    with closing(broker.source(f"rn::nats:::{name}", consumer="till")) as source:
+        assert receive_notes(source) == ["1"]
+        with pytest.raises(NotReady, match=r"NATS\.BAD_CONSUMER.*make one with explicit"):
+            source.receive(1, wait=SHORT, visibility=LONG)
 
 
 def test_source_without_a_stream_or_a_server(

@@ -139,13 +139,16 @@ def test_refused_acknowledgements_are_logged_once(caplog: pytest.LogCaptureFixtu
 
 def test_batch_stays_hidden_while_the_database_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     loop, source = consumer()
-    source.queue += [message(), message()]
-    # Nobody can connect as the worker, and whoever has is thrown out: what a failover polls like from here.
-    change(f"REVOKE CONNECT ON DATABASE {TEST_DATABASE} FROM worker_runtime")
+    polls = threading.Semaphore(0)
+    source.before_receive = polls.release
     try:
-        connections["default"].close()
-        end_worker_connections()
         with running(loop):
+            assert polls.acquire(timeout=LIMIT_S)
+            # Nobody can connect as the worker, and whoever has is thrown out: what a failover polls like from here.
+            change(f"REVOKE CONNECT ON DATABASE {TEST_DATABASE} FROM worker_runtime")
+            connections["default"].close()
+            end_worker_connections()
+            source.queue += [message(), message()]
             for _ in range(3):
                 assert source.extended.acquire(timeout=LIMIT_S)
             assert not ready(loop)
@@ -156,6 +159,18 @@ def test_batch_stays_hidden_while_the_database_is_lost(caplog: pytest.LogCapture
     finally:
         change(f"GRANT CONNECT ON DATABASE {TEST_DATABASE} TO worker_runtime")
     assert caplog.text.count("database_lost") == 1
+
+
+def test_source_learns_whether_it_goes_on() -> None:
+    """The inbox has what it received before, or has not."""
+    loop, source = consumer(burst=True)
+    loop.run()
+    assert not source.resumes
+    source.queue.append(message())
+    consumer(burst=True)[0].run()
+    again, source = consumer(burst=True)
+    again.run()
+    assert source.resumes
 
 
 def test_stop_gives_back_what_was_only_received() -> None:
@@ -200,12 +215,13 @@ def test_burst_ends_with_the_first_error() -> None:
 
 
 def test_consumers_prune_the_inbox() -> None:
+    """But for one message of each, which says that it was there."""
     change(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, status, received_at)"
         " SELECT 'gone', n::text, 'enqueued', now() - interval '31 days' FROM generate_series(1, 2500) n"
     )
     with running(Consumers(using="default")):
-        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_inbox"), [(0,)])
+        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_inbox"), [(1,)])
 
 
 @pytest.mark.parametrize("store", ["envelope", 1, "north-1", uuid4()])

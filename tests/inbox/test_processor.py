@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -91,6 +91,18 @@ def test_two_consumers_at_once() -> None:
         counting = [elsewhere(pool, lambda: take(batch)), elsewhere(pool, lambda: take(batch[::-1]))]
         assert sum(each.result(LIMIT_S) for each in counting) == 50
     assert len(jobs()) == 50
+
+
+@pytest.mark.parametrize(("stored_s_ago", "enqueued"), [(60, 0), (-60, 1)], ids=["the same", "of a stream made again"])
+def test_id_that_an_earlier_release_stored(stored_s_ago: int, enqueued: int) -> None:
+    """It is that of a message only if it was received after that one was stored."""
+    processor().process([message(message_id="orders:1")])
+    stored_at = datetime.now(tz=UTC) - timedelta(seconds=stored_s_ago)
+    now = replace(message(message_id="orders:1:17"), former_id="orders:1", stored_at=stored_at)
+    other = replace(message(), former_id="orders:2", stored_at=stored_at)
+    result = processor().process([now, other])
+    assert counts(result) == (1 + enqueued, 1 - enqueued, 0, 2, 0)
+    assert result.acknowledge == [now, other]
 
 
 def test_equal_payloads_and_other_consumers() -> None:
@@ -340,6 +352,9 @@ def test_pruning_spares_what_waits() -> None:
         " unnest(ARRAY['enqueued', 'rejected', 'retry', 'dismissed']) status"
     )
     assert inbox.prune_inbox(timedelta(days=30), using="default") == 4  # of 30 and 31 days
+    change("UPDATE salon_jobs_inbox SET consumer = 'gone', status = 'enqueued' WHERE status = 'retry'")
+    assert inbox.prune_inbox(timedelta(days=30), using="default") == 1  # one stays, which says that it was there
+    assert inbox.has_messages("gone", using="default")
     kept = {row[0] for row in inbox_rows()}
     assert {"enqueued31", "dismissed31"}.isdisjoint(kept)
     assert {"rejected31", "retry31", "enqueued29", "dismissed29"} <= kept

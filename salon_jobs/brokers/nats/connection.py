@@ -13,8 +13,11 @@ import ssl
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
+import msgspec
+
+from salon_jobs.brokers.nats.publisher import Fault
 from salon_jobs.brokers.nats.settings import settings
 from salon_jobs.brokers.publisher import BrokerError, PublishFailure, Verdict
 from salon_jobs.core.errors import ConfigurationError
@@ -24,14 +27,24 @@ try:
     from nats import errors
     from nats.aio.client import Client
     from nats.js import api
-    from nats.js import errors as js_errors
 except ImportError as missing:
     raise ConfigurationError("NATS needs its client library: pip install 'salon-jobs[nats]'") from missing
 
 # The library is imported only here, so that one place says what to install.
-__all__ = ["NatsConnection", "Unreachable", "api", "describe", "errors", "js_errors"]
+__all__ = ["NatsConnection", "Unreachable", "api", "describe", "errors"]
 
 T = TypeVar("T")
+
+
+class Answer(Protocol):
+    """Answer of JetStream's API."""
+
+    @property
+    def error(self) -> Fault | None:
+        """What the server has against the question."""
+
+
+A = TypeVar("A", bound=Answer)
 # A silent connection is noticed after about three of these.
 _PING_INTERVAL_S: Final = 10
 _CLOSE_S: Final = 1.0
@@ -119,6 +132,14 @@ class NatsConnection:
         except (errors.Error, TimeoutError, OSError) as error:
             raise Unreachable(f"{subject}: {describe(error)}", code="NATS.TIMEOUT") from error
         return bytes(answer.data)
+
+    async def query(self, subject: str, query: dict[str, object], read: Callable[[bytes], A]) -> A:
+        """Query JetStream's API, in the domain of the settings. Raises Unreachable, unless nothing was found (404)."""
+        prefix = f"$JS.{settings.domain}.API" if settings.domain else "$JS.API"
+        answer = read(await self.request(f"{prefix}.{subject}", msgspec.json.encode(query)))
+        if answer.error is not None and answer.error.code != 404:
+            raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
+        return answer
 
     async def probe(self) -> None:
         """Drop the connection if the server does not answer on it. Raises Unreachable."""

@@ -8,16 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, TypeVar
-
-import msgspec
+from typing import Any, Final
 
 from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, describe, errors
 from salon_jobs.brokers.nats.publisher import (
     FIXED_BYTES,
     Ack,
     Stored,
-    StoredAnswer,
     StreamNames,
     headers_of,
     judge,
@@ -37,7 +34,6 @@ from salon_jobs.core.errors import MessageInvalid
 _WINDOW: Final = 256
 _MOST_RETRIES: Final = 5
 _MOST_SUBJECTS: Final = 100_000
-A = TypeVar("A", StreamNames, StoredAnswer)
 _MESSAGE_ID: Final = b"Nats-Msg-Id"
 _EXPECTED: Final = b"Nats-Expected-Last-Subject-Sequence"
 
@@ -344,14 +340,6 @@ class NatsSender(NatsConnection):
         self._sequences.move_to_end(subject)
         if len(self._sequences) > _MOST_SUBJECTS:
             self._sequences.popitem(last=False)
-
-    async def query(self, subject: str, query: dict[str, object], read: Callable[[bytes], A]) -> A:
-        """Query JetStream's API, in the domain of the settings. Raises Unreachable, unless nothing was found (404)."""
-        prefix = f"$JS.{settings.domain}.API" if settings.domain else "$JS.API"
-        answer = read(await self.request(f"{prefix}.{subject}", msgspec.json.encode(query)))
-        if answer.error is not None and answer.error.code != 404:
-            raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
-        return answer
 
     async def _publish(self, messages: Sequence[OutgoingMessage], should_continue: Callable[[], bool]) -> Answers:
         if not messages:

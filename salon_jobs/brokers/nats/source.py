@@ -1,18 +1,22 @@
-"""Source for NATS JetStream, through a durable pull consumer."""
+"""Source for NATS JetStream, through a durable pull consumer in each stream."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from datetime import timedelta
-from typing import Any, Final, TypeVar
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple, TypeVar
 
-from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, api, describe, errors, js_errors
-from salon_jobs.brokers.nats.publisher import aggregate_of, percent_encoded
+import msgspec
+
+from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, api, describe, errors
+from salon_jobs.brokers.nats.publisher import Fault, aggregate_of, percent_encoded, read_names
 from salon_jobs.brokers.nats.settings import settings
-from salon_jobs.brokers.source import Delivery, Source, read_delivery
+from salon_jobs.brokers.source import REMEMBERED, Delivery, Source, read_delivery
 from salon_jobs.core import destinations
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
@@ -21,14 +25,83 @@ T = TypeVar("T")
 _LEAST_WAIT_S: Final = 0.05
 # With this many unacknowledged messages, the server stops delivering.
 _MOST_UNANSWERED: Final = 10_000
+_FIND_EVERY_S: Final = 60.0
+# For all that waits in the stream to be received, before the inbox forgets more of it.
+_MARGIN: Final = timedelta(days=1)
+_NOT_FOUND: Final = 404
+
+
+class _Consumer(msgspec.Struct, frozen=True):
+    """Settings of a durable consumer at the server. Times are in nanoseconds; 0 is no limit."""
+
+    ack_policy: str = ""
+    ack_wait: int = 0
+    backoff: list[int] | None = None
+    deliver_subject: str = ""
+    headers_only: bool = False
+    max_deliver: int = -1
+    max_ack_pending: int = 0
+    max_batch: int = 0
+    max_expires: int = 0
+
+    @property
+    def faults(self) -> list[str]:
+        """What would lose messages, with what to set instead."""
+        return [
+            *(["it pushes to a subject: make a pull consumer"] if self.deliver_subject else ()),
+            *(
+                [f"its ack policy is {self.ack_policy!r}: make one with explicit"]
+                if self.ack_policy != "explicit"
+                else ()
+            ),
+            *(["it delivers headers only: set headers-only to false"] if self.headers_only else ()),
+            *(
+                [f"it gives up after {self.max_deliver} deliveries: set max-deliver to -1"]
+                if self.max_deliver > 0
+                else ()
+            ),
+        ]
+
+
+class _ConsumerInfo(msgspec.Struct, frozen=True):
+    """Answer to a request for a consumer."""
+
+    config: _Consumer | None = None
+    error: Fault | None = None
+
+
+class _Oldest(msgspec.Struct, frozen=True):
+    """A stored message: when it was stored."""
+
+    time: datetime
+
+
+class _OldestAnswer(msgspec.Struct, frozen=True):
+    """Answer to a request for one message."""
+
+    message: _Oldest | None = None
+    error: Fault | None = None
+
+
+_read_info: Final = msgspec.json.Decoder(_ConsumerInfo).decode
+_read_oldest: Final = msgspec.json.Decoder(_OldestAnswer).decode
+
+
+class _Bound(NamedTuple):
+    """Durable consumer of one stream, and the client's subscription to it."""
+
+    subscription: Any
+    consumer: _Consumer
 
 
 class NatsSource(Source):
     """Source for everything published to a destination: the subject of that name, and all below it.
 
-    The stream is found by the subject; the consumer is created in it at the first receive. It is durable, has the name
-    of the consumer in the settings, is shared by all processes, starts with the oldest message, and never gives up on a
-    message. A message without an ID from its writer is identified by its position in the stream.
+    The streams are found by the subject, and looked for again every minute. In each, a durable pull consumer is used
+    that has the name of the consumer in the settings: one that is there as it is, else it is created at the first
+    receive, starts with the oldest message, and never gives up on a message. All processes share it. A message without
+    an ID from its writer is identified by its position in the stream and the time at which it got there, since a stream
+    that is made again counts from 1.
     """
 
     service = "nats"
@@ -36,9 +109,16 @@ class NatsSource(Source):
     def __init__(self, destination: Destination, *, consumer: str) -> None:
         super().__init__(destination, consumer=consumer)
         self._connection = NatsConnection()
+        self._subjects = [f"{destination.resource}.>", destination.resource]
         # A name must not contain separators of subjects or paths.
         self._name = re.sub(r"[^A-Za-z0-9_-]", percent_encoded, consumer)
-        self._bound: tuple[Any, Any, timedelta] | None = None
+        self._client: Any = None
+        # Streams, the one whose turn it is first.
+        self._streams: list[str] = []
+        self._find_at = float("-inf")
+        self._bound: dict[str, _Bound] = {}
+        # Streams in which the consumer was there.
+        self._seen: set[str] = set()
 
     @property
     def largest_bytes(self) -> int:
@@ -73,19 +153,54 @@ class NatsSource(Source):
             raise NotReady(f"{self.destination}: {describe(error)}") from error
 
     async def _receive(self, limit: int, wait_s: float, visibility: timedelta) -> list[Delivery]:
-        subscription, ack_wait = await self._subscription(visibility)
+        """Ask one stream after the other; those that fail hold up no other, unless all are empty."""
+        client = await self._connection.client()
+        if client is not self._client:
+            self._client, self._bound, self._find_at = client, {}, float("-inf")
+        if time.monotonic() >= self._find_at:
+            self._streams = await self._find_streams()
+            self._find_at = time.monotonic() + _FIND_EVERY_S
+        streams = list(self._streams)
+        waits_s = [wait_s] if len(streams) == 1 else [_LEAST_WAIT_S, max(wait_s / len(streams), _LEAST_WAIT_S)]
+        failed: dict[str, Exception] = {}
+        for each_s in waits_s:
+            for stream in streams:
+                if stream in failed:
+                    continue
+                try:
+                    deliveries = await self._receive_from(stream, client, limit, each_s, visibility)
+                except (Unreachable, errors.Error, TimeoutError, OSError) as error:
+                    if self._connection.connected is not client:
+                        raise
+                    failed[stream] = error
+                    self._bound.pop(stream, None)
+                    self._find_at = float("-inf")
+                else:
+                    if deliveries:
+                        self._streams = [*(one for one in streams if one != stream), stream]
+                        return deliveries
+        for failure in failed.values():
+            raise failure
+        return []
+
+    async def _receive_from(
+        self, stream: str, client: Any, limit: int, wait_s: float, visibility: timedelta
+    ) -> list[Delivery]:
+        if (bound := self._bound.get(stream)) is None:
+            bound = self._bound[stream] = await self._bind(stream, client, visibility)
+        consumer = bound.consumer
+        # More than the consumer allows would be refused, without a word from the client.
+        limit = min([limit, *(most for most in (consumer.max_batch, consumer.max_ack_pending) if most > 0)])
+        if consumer.max_expires > 0:
+            wait_s = min(wait_s, consumer.max_expires / 1e9)
         try:
-            messages: list[Any] = await subscription.fetch(limit, timeout=wait_s)
+            messages: list[Any] = await bound.subscription.fetch(limit, timeout=wait_s)
         except TimeoutError:
             # Nothing arrived, either because there is nothing or because the server no longer answers.
-            timeout_s = settings.timeout.total_seconds()
-            await self._connection.flush(await self._connection.client(), timeout_s=timeout_s)
+            await self._connection.flush(client, timeout_s=settings.timeout.total_seconds())
             return []
-        except errors.Error:
-            self._bound = None
-            raise
-        if visibility != ack_wait:
-            client = await self._connection.client()
+        # A backoff hides each delivery for another time.
+        if consumer.backoff or visibility != timedelta(microseconds=consumer.ack_wait / 1000):
             for message in messages:
                 await client.publish(message.reply, _again_after(visibility))
         return [_delivery(message) for message in messages]
@@ -98,35 +213,59 @@ class NatsSource(Source):
 
         self._run(answer())
 
-    async def _subscription(self, visibility: timedelta) -> tuple[Any, timedelta]:
-        """Return the subscription, and for how long it hides deliveries: the visibility it was created with."""
-        client = await self._connection.client()
-        if self._bound is None or self._bound[0] is not client:
-            js = client.jetstream(domain=settings.domain, timeout=settings.timeout.total_seconds())
-            stream = await self._stream(js)
-            resource = self.destination.resource
+    async def _bind(self, stream: str, client: Any, visibility: timedelta) -> _Bound:
+        """Subscribe to the consumer, which is created if there is none. Raises Unreachable for one of no use."""
+        js = client.jetstream(domain=settings.domain, timeout=settings.timeout.total_seconds())
+        if (consumer := await self._find_consumer(stream)) is None:
+            if self.resumes or stream in self._seen:
+                await self._require_remembered(stream)
             await js.add_consumer(
                 stream,
                 api.ConsumerConfig(
                     durable_name=self._name,
                     ack_policy=api.AckPolicy.EXPLICIT,
                     ack_wait=visibility.total_seconds(),
-                    filter_subjects=[resource, f"{resource}.>"],
+                    filter_subjects=self._subjects,
                     max_ack_pending=_MOST_UNANSWERED,
                 ),
             )
-            self._bound = (client, await js.pull_subscribe_bind(self._name, stream), visibility)
-        return self._bound[1:]
+            consumer = await self._find_consumer(stream)
+        if consumer is None or consumer.faults:
+            faults = "it is gone" if consumer is None else ", and ".join(consumer.faults)
+            raise Unreachable(f"consumer {self._name!r} of stream {stream!r}: {faults}", code="NATS.BAD_CONSUMER")
+        self._seen.add(stream)
+        return _Bound(await js.pull_subscribe_bind(self._name, stream), consumer)
 
-    async def _stream(self, js: Any) -> str:
-        for subject in (f"{self.destination.resource}.>", self.destination.resource):
-            try:
-                return str(await js.find_stream_name_by_subject(subject))
-            except js_errors.NotFoundError:
-                continue
-        raise Unreachable(
-            f"no stream accepts the subject {self.destination.resource}; create one", code="NATS.NO_STREAM"
-        )
+    async def _find_consumer(self, stream: str) -> _Consumer | None:
+        return (await self._connection.query(f"CONSUMER.INFO.{stream}.{self._name}", {}, _read_info)).config
+
+    async def _require_remembered(self, stream: str) -> None:
+        """Refuse to begin anew in a stream with messages that the inbox had and forgot. Raises Unreachable."""
+        since = datetime.now(tz=UTC) - REMEMBERED + _MARGIN
+        for subject in self._subjects:
+            query: dict[str, object] = {"seq": 1, "next_by_subj": subject}
+            oldest = (await self._connection.query(f"STREAM.MSG.GET.{stream}", query, _read_oldest)).message
+            if oldest is not None and oldest.time < since:
+                filters = " ".join(f"--filter '{each}'" for each in self._subjects)
+                raise Unreachable(
+                    f"stream {stream!r} has lost the consumer {self._name!r}, and still has messages of "
+                    f"{oldest.time:%Y-%m-%d}, which the inbox has forgotten: from the beginning, they would become "
+                    f"jobs again. Make it where it was, such as by: nats consumer add {stream} {self._name} "
+                    f"--pull --defaults {filters} --deliver {REMEMBERED.days}d",
+                    code="NATS.CONSUMER_LOST",
+                )
+
+    async def _find_streams(self) -> list[str]:
+        """Return the streams that accept any subject of the destination; those that were there keep their turn."""
+        found: set[str] = set()
+        for subject in self._subjects:
+            names = await self._connection.query("STREAM.NAMES", {"subject": subject}, read_names)
+            found.update(names.streams or ())
+        if not found:
+            raise Unreachable(
+                f"no stream accepts the subject {self.destination.resource}; create one", code="NATS.NO_STREAM"
+            )
+        return [*(one for one in self._streams if one in found), *sorted(found.difference(self._streams))]
 
 
 def _again_after(time: timedelta) -> bytes:
@@ -143,12 +282,13 @@ def _delivery(message: Any) -> Delivery:
     with suppress(MessageInvalid):
         resource = parse_destination(fields.get(destinations.AGGREGATE_TYPE.lower(), "")).resource
         fields[destinations.AGGREGATE_ID.lower()] = aggregate_of(resource, subject)
+    own_id, position = fields.get("nats-msg-id"), f"{meta.stream}:{meta.sequence.stream}"
     lines = (subject, *(f"{name}: {value}" for name, value in headers.items()), "", body.decode(errors="replace"))
-    return read_delivery(
+    delivery = read_delivery(
         fields,
         body,
         kind="header",
-        message_id=fields.get("nats-msg-id") or f"{meta.stream}:{meta.sequence.stream}",
+        message_id=own_id or f"{position}:{int(meta.timestamp.timestamp() * 1e6)}",
         headers=lambda: {
             name: value
             for name, value in headers.items()
@@ -158,3 +298,6 @@ def _delivery(message: Any) -> Delivery:
         raw="\n".join(lines),
         handle=message.reply,
     )
+    if own_id:
+        return delivery
+    return replace(delivery, former_id=position, stored_at=meta.timestamp)

@@ -114,13 +114,17 @@ SELECT (SELECT count(*) FROM gone),
 
 -- name: prune_inbox
 -- Delete up to 1,000 processed messages that were received more than %(age)s ago; returns how many. Rejected messages
--- and those still to be retried stay.
+-- and those still to be retried stay, and of each consumer the one with the greatest ID: that it was there is how a
+-- source knows a place that was lost from a beginning.
 -- Locks: the rows, SKIP LOCKED. Role: worker, operator.
 WITH old AS MATERIALIZED (
     SELECT id
-      FROM salon_jobs_inbox
+      FROM salon_jobs_inbox AS i
      WHERE received_at < now() - %(age)s::interval
        AND status NOT IN ('rejected', 'retry')
+       AND EXISTS (
+           SELECT FROM salon_jobs_inbox AS o WHERE o.consumer = i.consumer AND o.message_id > i.message_id
+       )
      ORDER BY received_at
      LIMIT 1000
        FOR UPDATE SKIP LOCKED
