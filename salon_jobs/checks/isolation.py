@@ -10,7 +10,7 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import FieldDoesNotExist
 from django.db import connections, router
-from django.db.models import CASCADE, SET_DEFAULT, SET_NULL, AutoField, Model, UniqueConstraint
+from django.db.models import CASCADE, SET_DEFAULT, SET_NULL, AutoField, CompositePrimaryKey, Model, UniqueConstraint
 
 from salon_jobs.access.constraints import (
     AccessConstraint,
@@ -241,8 +241,10 @@ def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[Ch
     uniques: list[tuple[str, Sequence[str | None]]] = [
         (f"field {each.name!r}", [each.name])
         for each in meta.local_fields
-        if each.unique and not (each.primary_key and _is_generated(each))
+        if each.unique and not (each.primary_key and (_is_generated(each) or isinstance(each, CompositePrimaryKey)))
     ]
+    if isinstance(meta.pk, CompositePrimaryKey):
+        uniques.append((f"primary key {meta.pk.field_names!r}", meta.pk.field_names))
     uniques += [(f"unique_together {tuple(names)!r}", names) for names in meta.unique_together]
     for constraint in meta.constraints:
         if isinstance(constraint, UniqueConstraint):
@@ -250,9 +252,12 @@ def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[Ch
             uniques.append((f"constraint {constraint.name!r}", constraint.fields or expressions))
     for label, names in uniques:
         if stores.isdisjoint(names):
+            mend = "make the store a part of it"
+            if not label.startswith("primary key"):
+                mend = "make it a UniqueConstraint(fields=[…]) with the store first"
             hint = (
-                "make it a UniqueConstraint(fields=[…]) with the store first: row-level security does not apply to it,"
-                " so it reveals one store's values to another, which cannot use them itself"
+                f"{mend}: row-level security does not apply to it, so it reveals one store's values to another, which"
+                " cannot use them itself"
             )
             text = f"the unique {label} does not contain {fields[0].name!r}"
             yield Warning(text, hint=hint, obj=model, id="salon_jobs.W011")

@@ -90,6 +90,7 @@ PAGE = "page = models.ForeignKey(Page, models.CASCADE)"
 SHELF = "shelf = models.ForeignKey(Shelf, models.CASCADE, db_constraint=False)"
 MEMBER = "member = models.ForeignKey(Reader, models.CASCADE)"
 USER = "user = models.ForeignKey(Reader, models."
+COMPOSITE = "number = models.IntegerField()\npk = models.CompositePrimaryKey('number', '{}')"
 UNDECLARED = "app_label = 'library'"
 RIGHT = 'constraints = [StoreIsolation(field="store", name="i")]'
 BOTH = 'constraints = [StoreIsolation(field="store", name="i"), ManyToManyIsolation(field="shelves", name="m")]'
@@ -105,6 +106,7 @@ RIGHTLY_DECLARED = (
     (STORE, "managed = False"),
     (UNIQUE_LABEL, UNDECLARED),
     (f"{STORE}\nid = models.UUIDField(primary_key=True, default=uuid.uuid4)", RIGHT),
+    (f"{STORE}\n{COMPOSITE.format('store_id')}", RIGHT),
     ("store_id = models.UUIDField()", 'constraints = [StoreIsolation(field="store_id", name="i")]'),
     ("store = models.OneToOneField('tenants.Store', models.CASCADE)", RIGHT),
     (f"{STORE}\n{SHELF}", KEYED),
@@ -158,6 +160,11 @@ WRONG: tuple[tuple[str, str, str], ...] = (
         f"{STORE}\n{UNIQUE_LABEL.replace('unique', 'primary_key')}",
         RIGHT,
         "W011) the unique field 'label' does not contain 'store'|reveals one store's values",
+    ),
+    (
+        f"{STORE}\nother = models.IntegerField()\n{COMPOSITE.format('other')}",
+        RIGHT,
+        "W011) the unique primary key ('number', 'other') does not contain 'store'|make the store a part of it",
     ),
     (
         f"{STORE}\n{LABEL}",
