@@ -16,6 +16,7 @@ from django.utils import autoreload
 
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event
+from salon_jobs.core.program import started_in
 
 _POLL_S: Final = 0.2
 # How long running jobs may hold up a reload. Then a second signal interrupts them; they run again.
@@ -42,7 +43,7 @@ class Reloader:
         self._watch()
         while True:
             # In a session of its own, so that Ctrl-C reaches it once, through us.
-            child = subprocess.Popen(self._command, start_new_session=True)
+            child = subprocess.Popen(self._command, cwd=started_in(), start_new_session=True)
             changed = self._follow(child)
             if changed is None:
                 return child.returncode

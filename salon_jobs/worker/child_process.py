@@ -24,6 +24,7 @@ from salon_jobs.core import events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event, logger
+from salon_jobs.core.program import started_in
 from salon_jobs.core.vital import vitally
 from salon_jobs.db import statements
 from salon_jobs.db.statements import is_held_up
@@ -102,6 +103,7 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 pass_fds=inherited,
+                cwd=started_in(),
                 start_new_session=True,
             )
         self._ending = threading.Lock()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import StringIO
 from pathlib import Path
 from uuid import UUID
 
+import pytest
 from django.core.management import call_command
 from django.db import connections, transaction
 
@@ -19,6 +21,7 @@ from salon_jobs import tenant_context
 from tests.e2e import tasks
 from tests.e2e.held import Held
 from tests.e2e.worker_process import URL, WorkerProcess, end_worker_connections, gone
+from tests.interpreter import ROOT
 from tests.support import change, seen, store_id_sql
 from tests.waiting import eventually
 
@@ -164,3 +167,27 @@ def test_worker_heals_when_its_rows_are_gone(stores: list[UUID]) -> None:
         assert worker.child()[0] != process_id
         assert seen("SELECT id FROM salon_jobs_process WHERE kind = 'supervisor'") == [(before,)]
         assert worker.end() == 0
+
+
+class FromElsewhere(WorkerProcess):
+    """Worker of a project whose ``manage.py`` goes to its own directory, started from the one above."""
+
+    def __init__(self, folder: Path, *program: str) -> None:
+        self.folder, self.program = folder, program
+        super().__init__("--burst")
+
+    def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        super()._start(words, {**environment, "NEW_INTERPRETERS": "1", "PYTHONHASHSEED": "0"})
+
+
+@pytest.mark.parametrize("program", [("./shop/manage.py",), ("-m", "shop.manage")], ids=" ".join)
+def test_program_that_leaves_its_directory(database: None, tmp_path: Path, program: tuple[str, ...]) -> None:
+    """Its children start where it was started."""
+    job_id = tasks.nothing.enqueue().id
+    (tmp_path / "shop").mkdir()
+    text = (ROOT / "manage.py").read_text()
+    text = text.replace("if __name__", f"os.chdir({str(ROOT)!r})\nsys.path.insert(1, {str(ROOT)!r})\nif __name__", 1)
+    (tmp_path / "shop" / "manage.py").write_text(text)
+    with FromElsewhere(tmp_path, *program) as worker:
+        assert worker.wait() == 0, worker.output
+        assert [record["job_id"] for record in worker.logged("job_succeeded")] == [job_id]

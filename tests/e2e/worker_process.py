@@ -15,7 +15,7 @@ from typing import IO, Any, ClassVar, Self
 
 from django.db import connections
 
-from tests.interpreter import start_python
+from tests.interpreter import ROOT, start_python
 from tests.settings import url_for
 from tests.support import seen
 from tests.waiting import LIMIT_S, eventually
@@ -55,6 +55,8 @@ class WorkerProcess:
     """
 
     command: ClassVar[str] = "runworker"
+    program: tuple[str, ...] = ("manage.py",)
+    folder: Path = ROOT
     _begins_ready = False
 
     def __init__(self, *arguments: str, url: str = URL, ready: bool = False, **settings: object) -> None:
@@ -77,8 +79,10 @@ class WorkerProcess:
         self.errors: list[str] = []
         pipes = os.pipe(), os.pipe()
         self._process = start_python(
-            *("manage.py", *words),
+            *self.program,
+            *words,
             environment={**inherited, **environment},
+            folder=self.folder,
             stdout=pipes[0][1],
             stderr=pipes[1][1],
             new_session=True,

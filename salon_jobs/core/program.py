@@ -1,0 +1,22 @@
+"""How this process was started, so that it can start others like it."""
+
+from __future__ import annotations
+
+import sys
+
+
+def started_in() -> str | None:
+    """Return the directory in which the words of ``sys.orig_argv`` name this program, or None if any does.
+
+    A ``manage.py`` may have left that directory since; Python kept the full path of the program before.
+    """
+    path: str = getattr(sys.modules["__main__"], "__file__", None) or ""
+    for word in sys.orig_argv[1:]:
+        if path.endswith(f"/{word}"):
+            return path.removesuffix(word)
+        # A module given by -m; one that was found elsewhere is found there again.
+        module = word.replace(".", "/")
+        for file in (f"{module}.py", f"{module}/__main__.py"):
+            if path.endswith(f"/{file}") and sys.path[0] == (folder := path.removesuffix(f"/{file}")):
+                return folder
+    return None
