@@ -80,6 +80,25 @@ def test_eager_failure_waits_for_retry(
     assert (handle.refresh().state, handle.refresh().attempts) == ("queued", 1)
 
 
+def test_job_that_enqueues_itself_is_bounded(
+    eager: None, settings: Any, process_id: int, hooks: Hooks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rest waits for the next commit, and the log names the task."""
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "EAGER_LIMIT": 3}
+    ran: list[str] = []
+
+    def again(note: str = "") -> None:
+        ran.append(note)
+        tasks.system.enqueue(note="again")
+
+    hooks.system = again
+    tasks.system.enqueue(note="first")
+    assert ran == ["first", "again", "again"]
+    assert "3 jobs ran and still more are due; the next is 'test-system'" in caplog.text
+    tasks.system.enqueue(note="second")
+    assert ran[3:] == ["again", "second", "again"]
+
+
 @pytest.mark.parametrize(
     ("debug", "roles", "said"),
     [

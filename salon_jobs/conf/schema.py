@@ -189,6 +189,7 @@ class Settings:
     paths_without_store: tuple[str, ...] = setting((), _paths)
     strict: bool | None = setting(None, optional(flag))
     eager: bool = setting(False, flag)
+    eager_limit: int = setting(100, count(1, 1_000_000))
     membership_model: str | None = setting(None, optional(_model))
     database: str = setting(DEFAULT_DB_ALIAS, text)
     operator_database: str | None = setting(None, optional(text))

@@ -96,9 +96,10 @@ def drain_jobs(
             outcome = settle(running, outcome)
             if raise_errors and isinstance(outcome, (Errored, Split)):
                 what = f"a chunk of {len(running.runs)} jobs" if len(running.runs) > 1 else f"job {running.id}"
+                failure = report(outcome.error)
                 raise AssertionError(
-                    f"{what} of task {running.task!r} failed: {report(outcome.error).message!r}. If "
-                    "the test expects this, pass raise_errors=False; the error is then in the run's outcome"
+                    f"{what} of task {running.task!r} failed: {failure.error_class}: {failure.message}\n"
+                    "If the test expects this, pass raise_errors=False; the error is then in the run's outcome"
                 ) from outcome.error
             drained += [DrainedJob(run.id, run.task, run.store_id, outcome) for run in running.runs]
     finally:

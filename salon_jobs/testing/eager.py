@@ -6,6 +6,7 @@ import threading
 
 from django.db import connections
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core.events import contained
 from salon_jobs.testing.drain import drain_jobs
 
@@ -15,6 +16,8 @@ _here = threading.local()
 def run_due_jobs(*, using: str) -> None:
     """Run the jobs that are due, and those they enqueue, and wait for their end; failures are logged and retried later.
 
+    After ``EAGER_LIMIT`` runs the rest is left to the next commit, and the task whose turn it is is logged: a job that
+    enqueues itself would hold the caller for ever.
     They run on a thread and a connection of their own, so neither the caller's store nor its settings reach them.
     """
     if getattr(_here, "drains", False):
@@ -28,6 +31,6 @@ def _drain(using: str) -> None:
     _here.drains = True
     try:
         with contained("the jobs that are due did not all run; the next commit, or a worker, runs them"):
-            drain_jobs(raise_errors=False, using=using)
+            drain_jobs(raise_errors=False, limit=conf.eager_limit, using=using)
     finally:
         connections.close_all()
