@@ -63,6 +63,7 @@ class SalonJobsConfig(AppConfig):
 
             watch_requests()
             connection_created.connect(_require_store, dispatch_uid="salon_jobs.strict")
+            _late("access.schema_editor.install")()
         _install_eager()
         pre_migrate.connect(_late("process.preflight.require_roles"), sender=self, weak=False)
         # A worker imports their tasks by name, so the backends must be loaded even if no module has imported them.

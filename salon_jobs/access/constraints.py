@@ -355,17 +355,27 @@ _ADD: Final = (
     "%(before)sALTER TABLE %(table)s ADD CONSTRAINT %(name)s FOREIGN KEY (%(columns)s) REFERENCES %(to_table)s "
     "(%(to_columns)s)%(on_delete)s DEFERRABLE INITIALLY DEFERRED NOT VALID%(after)s"
 )
-# VALIDATE first tries one query with the caller's rights, which obeys FORCEd row-level security: it overlooks rows that
-# violate the constraint, and rejects rows that do not. Without SELECT on the table, PostgreSQL instead checks row by
-# row, without row-level security; should it ever try the query anyway, row_security = off makes that an error instead
-# of a wrong result. No other session sees the owner without its right, which the transaction restores. Unlike removing
-# FORCE for a while, this blocks no readers or writers.
-VALIDATE: Final = (
-    "SET LOCAL row_security = off;\nREVOKE SELECT ON %(table)s FROM CURRENT_USER;\n"
-    "ALTER TABLE %(table)s VALIDATE CONSTRAINT %(name)s;\n"
-    "GRANT SELECT ON %(table)s TO CURRENT_USER;\nSET LOCAL row_security = %(row_security)s"
-)
-_VALIDATE: Final = f"%(before)s{VALIDATE}%(after)s"
+
+
+def row_by_row(check: str, *, keys: str = "") -> str:
+    """Return the template of a statement that checks a foreign key of ``table`` in all rows, whatever policies hide.
+
+    PostgreSQL first tries one query with the caller's rights, which obeys FORCEd row-level security: it overlooks rows
+    that violate the key, and rejects rows that do not. Without SELECT on the table it checks row by row instead,
+    without row-level security; should it ever try the query anyway, row_security = off makes that an error instead of a
+    wrong result. ``keys`` are the columns that it then looks up, if the key refers to its own table. No other session
+    sees the owner without the right, which the transaction restores. Unlike removing FORCE for a while, this blocks no
+    readers or writers.
+    """
+    revoke = "REVOKE SELECT ON %(table)s FROM CURRENT_USER;\n"
+    return (
+        f"SET LOCAL row_security = off;\n{revoke}"
+        + (f"GRANT SELECT ({keys}) ON %(table)s TO CURRENT_USER;\n{check};\n{revoke}" if keys else f"{check};\n")
+        + "GRANT SELECT ON %(table)s TO CURRENT_USER;\nSET LOCAL row_security = %(row_security)s"
+    )
+
+
+VALIDATE: Final = "ALTER TABLE %(table)s VALIDATE CONSTRAINT %(name)s"
 _DROP: Final = "%(before)sALTER TABLE %(table)s DROP CONSTRAINT %(name)s%(after)s"
 
 
@@ -377,7 +387,7 @@ def bound_owners(connection: BaseDatabaseWrapper, owners: Sequence[str]) -> list
 
 
 def row_security_of(connection: BaseDatabaseWrapper) -> str:
-    """Return the value to which ``row_security`` is restored after ``VALIDATE``."""
+    """Return the value to which ``row_security`` is restored after ``row_by_row``."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW row_security")
         row: tuple[str] = cursor.fetchone()
@@ -421,7 +431,7 @@ class DatabaseForeignKey(_Constraint):
             for each in deferred
             if not (
                 isinstance(each, Statement)
-                and each.template in (_ADD, _VALIDATE)
+                and (each.template == _ADD or VALIDATE in each.template)
                 and all(str(each.parts[part]) == str(drop.parts[part]) for part in ("table", "name"))
             )
         ]
@@ -431,9 +441,11 @@ class DatabaseForeignKey(_Constraint):
         return Statement("SELECT")
 
     def _add_at_the_end(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> None:
+        is_own = self.reference(model)[1]._meta.db_table == model._meta.db_table
+        validate = row_by_row(VALIDATE, keys="%(to_columns)s" if is_own else "")
         schema_editor.deferred_sql += [
             self._statement(_ADD, model, schema_editor),
-            self._statement(_VALIDATE, model, schema_editor),
+            self._statement(f"%(before)s{validate}%(after)s", model, schema_editor),
         ]
 
     def reference(self, model: type[Model]) -> tuple[list[str], type[Model], list[str]]:

@@ -16,7 +16,7 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from pgtrigger.migrations import AddTrigger
 
-from salon_jobs.access.constraints import VALIDATE, row_security_of
+from salon_jobs.access.constraints import VALIDATE, row_by_row, row_security_of
 from salon_jobs.access.objects import identifier, identifiers, literal
 from salon_jobs.db.connections import has_lock_timeout, holds_job_tables, lock_timeout
 
@@ -236,7 +236,8 @@ class DropForeignKey(DatabaseOperation):
             schema_editor,
             f"ALTER TABLE {table} ADD CONSTRAINT {name} FOREIGN KEY ({identifiers(self.columns)}) REFERENCES "
             f"{identifier(str(self.to))} ({identifiers(self.to_columns)}) DEFERRABLE INITIALLY DEFERRED NOT VALID",
-            VALIDATE % {"table": table, "name": name, "row_security": row_security},
+            row_by_row(VALIDATE, keys="%(keys)s" if self.to == self.table else "")
+            % {"table": table, "name": name, "row_security": row_security, "keys": identifiers(self.to_columns)},
         )
 
     def describe(self) -> str:

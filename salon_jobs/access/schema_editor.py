@@ -1,0 +1,186 @@
+"""Schema changes of isolated tables: what Django's own statements meet there, policies and hidden rows.
+
+An ordinary migration drops and adds foreign keys, fills NULLs, changes types. PostgreSQL checks a key by a query that
+obeys forced row-level security; so does an UPDATE; and it alters no column that a policy reads. ``install`` mixes
+``IsolatedTables`` into the schema editors of PostgreSQL; where nothing is isolated, its statements are Django's own.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any, Final
+
+from django.db import ProgrammingError, connections, transaction
+from django.db.backends.ddl_references import Statement
+from django.db.backends.postgresql.schema import DatabaseSchemaEditor
+from django.db.models import Model
+
+from salon_jobs.access.constraints import row_by_row, row_security_of
+from salon_jobs.access.objects import PUBLIC, Policy, identifier, literal
+from salon_jobs.access.policies import MEMBERSHIP_POLICY, user_condition
+
+_UNFORCED: Final = (
+    "ALTER TABLE %(table)s NO FORCE ROW LEVEL SECURITY; {}; ALTER TABLE %(table)s FORCE ROW LEVEL SECURITY"
+)
+# Other keys than Django's, which it drops itself: PostgreSQL would make them again, and check them by its query.
+_KEYS: Final = """
+SELECT c.conrelid::regclass::text, c.conname, pg_get_constraintdef(c.oid),
+       CASE WHEN c.conrelid = c.confrelid THEN (SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
+            WHERE attrelid = c.confrelid AND attnum = ANY (c.confkey)) ELSE '' END
+  FROM pg_constraint c JOIN pg_attribute a ON (a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey))
+                                           OR (a.attrelid = c.confrelid AND a.attnum = ANY (c.confkey))
+ WHERE c.contype = 'f' AND c.conparentid = 0 AND a.attrelid = to_regclass(%s) AND a.attname = %s
+   AND (row_security_active(c.conrelid) OR row_security_active(c.confrelid)) ORDER BY 1, 2
+"""
+_HIDES_ROWS: Final = "SELECT row_security_active(oid) FROM pg_class WHERE oid = to_regclass(%s)"
+_COMMANDS: Final[dict[str, Any]] = {"*": "ALL", "r": "SELECT", "a": "INSERT", "w": "UPDATE", "d": "DELETE"}
+_POLICIES: Final = """
+SELECT p.polrelid::regclass::text, p.polname, p.polpermissive, p.polcmd::text,
+       ARRAY(SELECT coalesce(r.rolname, %s) FROM unnest(p.polroles) AS o (oid) LEFT JOIN pg_roles r ON r.oid = o.oid),
+       pg_get_expr(p.polqual, p.polrelid), pg_get_expr(p.polwithcheck, p.polrelid),
+       obj_description(p.oid, 'pg_policy')
+  FROM pg_policy p
+ WHERE EXISTS (SELECT FROM pg_depend d JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+                WHERE d.classid = 'pg_policy'::regclass AND d.objid = p.oid AND d.refclassid = 'pg_class'::regclass
+                  AND a.attrelid = to_regclass(%s) AND a.attname = %s)
+ ORDER BY 1, 2
+"""
+
+
+class IsolatedTables(DatabaseSchemaEditor):
+    """Schema editor whose statements do on isolated tables what they do on others, for the rows of all stores."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # What a field's alteration has dropped, by kind, table and name, with what makes it again.
+        self._dropped: dict[tuple[str, str, str], list[str]] = {}
+        self._alteration = ExitStack()
+
+    def execute(self, sql: Any, params: Any = ()) -> None:
+        """Run or collect a statement; a foreign key is checked row by row where its query would not see all rows."""
+        if isinstance(sql, Statement) and sql.template == self.sql_create_fk:
+            table, to_table = str(sql.parts["table"]), str(sql.parts["to_table"])
+            if self._hides_rows(table, to_table):
+                check = row_by_row(sql.template, keys="%(to_column)s" if table == to_table else "")
+                sql = Statement(check, **sql.parts, row_security=row_security_of(self.connection))
+        super().execute(sql, params)
+
+    def add_field(self, model: type[Model], field: Any) -> None:
+        """Add a column, whose default PostgreSQL looks up if the field is a foreign key."""
+        if field.remote_field is None or field.many_to_many or not field.db_constraint:
+            super().add_field(model, field)
+            return
+        to: Any = field.remote_field.model
+        table, to_table = self.quote_name(model._meta.db_table), self.quote_name(to._meta.db_table)
+        if not self._hides_rows(table, to_table):
+            super().add_field(model, field)
+            return
+        column = to._meta.get_field(field.remote_field.field_name).column
+        check = row_by_row(
+            self.sql_create_column, keys=self.quote_name(column).replace("%", "%%") if table == to_table else ""
+        )
+        own = self.sql_create_column
+        self.sql_create_column = check.replace("%(row_security)s", row_security_of(self.connection))
+        try:
+            super().add_field(model, field)
+        finally:
+            self.sql_create_column = own
+
+    def alter_field(self, model: type[Model], old_field: Any, new_field: Any, strict: bool = False) -> None:
+        """Alter a column, in all rows, with the policies that read it or a column that refers to it.
+
+        Policies that had to go return before it ends, in the same transaction.
+        """
+        fills = old_field.null and not new_field.null and (new_field.has_default() or new_field.has_db_default())
+        own = self.sql_update_with_default
+        if fills and self._hides_rows(self.quote_name(model._meta.db_table)):
+            self.sql_update_with_default = _UNFORCED.format(own)
+        outer = self._dropped, self._alteration
+        try:
+            with ExitStack() as self._alteration:
+                self._dropped = {}
+                super().alter_field(model, old_field, new_field, strict)
+                self._restore()
+        finally:
+            self.sql_update_with_default = own
+            self._dropped, self._alteration = outer
+
+    def _alter_column_type_sql(
+        self, model: type[Model], old_field: Any, new_field: Any, new_type: str, *collations: Any
+    ) -> Any:
+        """Drop what keeps the next statement from altering the column, which has its new name by now."""
+        table, column = self.quote_name(model._meta.db_table), new_field.column
+        self._drop_policies(table, column, new_type)
+        self._drop_keys(table, column)
+        return super()._alter_column_type_sql(model, old_field, new_field, new_type, *collations)
+
+    def _drop_policies(self, table: str, column: str, new_type: str) -> None:
+        """Drop the policies that read the column."""
+        for of, name, is_permissive, command, roles, using, check, comment in self._rows(
+            _POLICIES, PUBLIC, table, column
+        ):
+            policy = Policy(
+                name=name,
+                command=_COMMANDS[command],
+                roles=tuple(roles),
+                # It alone casts to the type of a column.
+                using=user_condition(column, new_type) if name == MEMBERSHIP_POLICY else using,
+                check=check,
+                is_permissive=is_permissive,
+            )
+            remark = f"COMMENT ON POLICY {identifier(name)} ON {of} IS {literal(comment)}" if comment else ""
+            self._drop(("policy", of, name), policy.drop(of), policy.create(of), *([remark] if remark else []))
+
+    def _drop_keys(self, table: str, column: str) -> None:
+        """Drop the foreign keys from or to the column between tables that hide rows."""
+        for of, name, definition, keys in self._rows(_KEYS, table, column):
+            alter = f"ALTER TABLE {of} %s CONSTRAINT {identifier(name)}"
+            add = row_by_row(f"{alter % 'ADD'} {definition}".replace("%", "%%"), keys=keys.replace("%", "%%"))
+            values = {"table": of, "row_security": row_security_of(self.connection)}
+            self._drop(("foreign key", of, name), f"SET CONSTRAINTS ALL IMMEDIATE; {alter % 'DROP'}", add % values)
+
+    def _drop(self, what: tuple[str, str, str], drop: str, *again: str) -> None:
+        """Drop something until the end of the alteration, in a transaction."""
+        if what in self._dropped:
+            return
+        if not self._dropped and not self.atomic_migration:
+            if self.collect_sql:
+                self.execute("BEGIN", None)
+                self._alteration.callback(self.execute, "COMMIT", None)
+            else:
+                self._alteration.enter_context(transaction.atomic(self.connection.alias))
+        self._dropped[what] = [*again]
+        self.execute(drop, None)
+
+    def _restore(self) -> None:
+        # Keys are dropped after policies, and both return in this order.
+        for (kind, table, name), statements in self._dropped.items():
+            try:
+                for statement in statements:
+                    self.execute(statement, None)
+            except ProgrammingError as error:
+                error.add_note(
+                    f"The {kind} {name} of {table} compares the column with what has its old type. Write"
+                    " RemoveConstraint before this operation and AddConstraint after it (for a model of another app"
+                    " ReleaseModel and ProtectModel), with what that table declares"
+                )
+                raise
+
+    def _rows(self, query: str, *parameters: str) -> list[Any]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(query, parameters)
+            rows: list[Any] = cursor.fetchall()
+        return rows
+
+    def _hides_rows(self, *tables: str) -> bool:
+        """Return whether policies keep rows of any of these tables, whose names are quoted, from who migrates."""
+        return any(hides for table in tables for (hides,) in self._rows(_HIDES_ROWS, table))
+
+
+def install() -> None:
+    """Mix ``IsolatedTables`` into the schema editors of all PostgreSQL backends. Idempotent."""
+    for alias in connections:
+        backend: Any = type(connections[alias])
+        editor = backend.SchemaEditorClass
+        if issubclass(editor, DatabaseSchemaEditor) and not issubclass(editor, IsolatedTables):
+            backend.SchemaEditorClass = type("DatabaseSchemaEditor", (IsolatedTables, editor), {})
