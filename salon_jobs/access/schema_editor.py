@@ -112,7 +112,8 @@ class IsolatedTables(DatabaseSchemaEditor):
         table, column = self.quote_name(model._meta.db_table), new_field.column
         self._drop_policies(table, column, new_type)
         self._drop_keys(table, column)
-        return super()._alter_column_type_sql(model, old_field, new_field, new_type, *collations)
+        django: Any = super()  # whose types leave it out
+        return django._alter_column_type_sql(model, old_field, new_field, new_type, *collations)
 
     def _drop_policies(self, table: str, column: str, new_type: str) -> None:
         """Drop the policies that read the column."""

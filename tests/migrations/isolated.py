@@ -15,6 +15,7 @@ from salon_jobs import tenant_context
 from salon_jobs.access.constraints import AccessConstraint
 from salon_jobs.access.operations.stores import require_store
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.records import StoreId
 from tests.support import seen
 
 _TABLES: Final = """
@@ -92,7 +93,7 @@ def assert_as_declared(state: ProjectState) -> None:
             assert rights == expected_rights
 
 
-def rows_of(store: object, table: str) -> int:
+def rows_of(store: StoreId, table: str) -> int:
     """Return how many rows of a table the migrator, whom policies bind, sees in a store."""
     connection = connections["migrator"]
     with tenant_context(store, using="migrator"), connection.cursor() as cursor:

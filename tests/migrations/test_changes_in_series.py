@@ -7,22 +7,32 @@ found another's. Backwards, the catalogue is what it was. Many more of them: ``-
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, ClassVar, Final
 
 import pytest
 from django.apps import apps
 from django.db import models
-from django.db.migrations import AddField, AlterField, AlterModelTable, CreateModel, DeleteModel, RemoveField
-from django.db.migrations import RenameField, RenameModel
+from django.db.migrations import (
+    AddConstraint,
+    AddField,
+    AlterField,
+    AlterModelTable,
+    CreateModel,
+    DeleteModel,
+    RemoveConstraint,
+    RemoveField,
+    RenameField,
+    RenameModel,
+)
 from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.questioner import MigrationQuestioner
 from django.db.migrations.state import ModelState, ProjectState
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from salon_jobs.access import ManyToManyIsolation, SameStoreForeignKey, StoreIsolation
 from tests.migrations.isolated import assert_as_declared, migrating, rows_of, snapshot
@@ -32,16 +42,15 @@ from tests.support import change, seen
 DEEP: Final = settings.get_current_profile_name() in ("full", "hard")
 SETTINGS: Final = settings(
     settings.get_profile("hard") if settings.get_current_profile_name() == "hard" else settings.get_profile("default"),
-    max_examples={"quick": 12, "full": 60}.get(settings.get_current_profile_name(), 1000),
+    max_examples={"quick": 6, "full": 60}.get(settings.get_current_profile_name(), 1000),
     deadline=None,
-    stateful_step_count=10 if not DEEP else 20,
+    stateful_step_count=20 if DEEP else 15,
     derandomize=settings.get_current_profile_name() != "hard",
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.generate),  # a failing series names its changes; to shrink it takes minutes
 )
 numbers: Final = itertools.count(1)
 picks: Final = st.integers(0, 10_000)
-flags: Final = st.booleans()
 Change = Callable[[ProjectState], None]
 
 
@@ -108,10 +117,16 @@ class Series(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.create("Shared", isolated=False, through=None)
-        self.create("First", isolated=True, through=None)
-        self.create("Second", isolated=True, through=None)
-        self.create("Third", isolated=True, through="second")
+        """Create four models in one migration."""
+        first = [
+            self.new("Shared"),
+            self.new("First", "store"),
+            self.new("Second", "store"),
+            self.new("Third", "second"),
+        ]
+        self.run(*first)
+        for each in first:
+            self.fill(each)
 
     # What is there
 
@@ -152,15 +167,16 @@ class Series(RuleBasedStateMachine):
                 held |= {value} if isinstance(value, str) else set(value)
         return held
 
-    def free(self, name: str) -> list[tuple[str, str]]:
-        return self.fields(name, lambda field, _: field not in self.held(name))
-
     # How it changes
 
-    def run(self, alter: Change, renamed: tuple[str, str] | None = None) -> None:
-        """Make the change of the models, write its operations and run them; half of the time, also back and again."""
+    def run(self, *changes: Operation | Change, renamed: tuple[str, str] | None = None) -> None:
+        """Make changes of the models, and run the operations that are written for them."""
         after = self.state.clone()
-        alter(after)
+        for each in changes:
+            if isinstance(each, Operation):
+                each.state_forwards("salon", after)
+            else:
+                each(after)
         before = self.state
         operations = written(before, after, renamed)
         assert operations or renamed is not None
@@ -179,29 +195,35 @@ class Series(RuleBasedStateMachine):
         isolated = {
             model._meta.db_table
             for model in state.apps.get_models()
-            if any(isinstance(each, StoreIsolation) for each in model._meta.constraints) and model._meta.label != "salon.Store"
+            if any(isinstance(each, StoreIsolation) for each in model._meta.constraints)
+            and model._meta.label != "salon.Store"
         }
         return {table: [rows_of(store, table) for store in self.stores] for table in isolated}
 
-    def create(self, name: str, *, isolated: bool, through: str | None) -> None:
+    def new(self, name: str, of: str | None = None) -> CreateModel:
+        """Return a new model: with a store, through the rows of another model, or shared."""
         table = f"t{next(numbers)}"
         fields: list[tuple[str, Any]] = [("id", models.AutoField(primary_key=True))]
         constraints: list[models.BaseConstraint] = []
-        if isolated and through is not None:
-            fields.append(("parent", key(through)))
-            constraints.append(StoreIsolation(through="parent", name=f"{table}_isolation"))
-        elif isolated:
+        if of == "store":
             fields.append(("store", key("Store")))
             constraints.append(StoreIsolation(field="store", name=f"{table}_isolation"))
             constraints.append(models.UniqueConstraint(fields=["store", "id"], name=f"{table}_unique"))
+        elif of is not None:
+            fields.append(("parent", key(of)))
+            constraints.append(StoreIsolation(through="parent", name=f"{table}_isolation"))
         fields.append(("size", models.IntegerField(null=True)))
-        options = {"db_table": table, "constraints": constraints}
-        self.run(lambda state: CreateModel(name, fields, options=options).state_forwards("salon", state))
+        return CreateModel(name, fields, options={"db_table": table, "constraints": constraints})
+
+    def fill(self, model: CreateModel) -> None:
+        """Add two rows of each store, with the keys 1 to 6."""
+        columns = {name for name, _ in model.fields}
+        table = model.options["db_table"]
         for number, store in enumerate(self.stores, start=1):
             for size in (None, number):
-                if through is not None:
+                if "parent" in columns:
                     change(f'INSERT INTO "{table}" (parent_id, size) VALUES (%s, %s)', number * 2, size)
-                elif isolated:
+                elif "store" in columns:
                     change(f'INSERT INTO "{table}" (store_id, size) VALUES (%s, %s)', store, size)
                 else:
                     change(f'INSERT INTO "{table}" (size) VALUES (%s)', size)
@@ -216,19 +238,24 @@ class Series(RuleBasedStateMachine):
         keywords.setdefault("related_name", "+") if "to" in keywords else None
         new = kind(*arguments, **keywords)
         if new.deconstruct()[1:] != value.deconstruct()[1:]:
-            self.run(lambda state: AlterField(name, field, new).state_forwards("salon", state))
+            self.run(AlterField(name, field, new))
 
-    @rule(pick=picks, through=st.one_of(st.none(), picks), isolated=flags)
-    def create_model(self, pick: int, through: int | None, isolated: bool) -> None:
-        if len(self.names()) < 7:
-            parents = [each for each in self.names() if self.isolation_of(each)]
-            parent = None if through is None or not isolated else self.pick(through, of=parents)
-            if parent is None or self.ids_are_small(parent):
-                self.create(f"New{next(self.named)}", isolated=isolated, through=parent)
+    @rule(pick=picks, kind=st.sampled_from(["store", "through", "shared"]))
+    def create_model(self, pick: int, kind: str) -> None:
+        parents = [name for name in self.names() if self.isolation_of(name) and self.has_rows(name)]
+        if len(self.names()) < 7 and (parents or kind != "through"):
+            of = {"store": "store", "shared": None}.get(kind) if kind != "through" else self.pick(pick, of=parents)
+            new = self.new(f"New{next(self.named)}", of)
+            self.run(new)
+            self.fill(new)
 
-    def ids_are_small(self, name: str) -> bool:
-        [(count,)] = seen(f'SELECT count(*) FROM "{self.model(name).options["db_table"]}" WHERE id <= 6')
+    def has_rows(self, name: str) -> bool:
+        """Return whether a model has the rows that defaults refer to."""
+        [(count,)] = seen(f'SELECT count(*) FROM "{self.table(name)}" WHERE id <= 6')
         return bool(count == 6)
+
+    def table(self, name: str) -> str:
+        return str(self.model(name).options["db_table"])
 
     @rule(pick=picks, kind=st.sampled_from(["null", "default", "db_default", "text", "one-off"]))
     def add_plain_field(self, pick: int, kind: str) -> None:
@@ -240,21 +267,21 @@ class Series(RuleBasedStateMachine):
             "text": models.CharField(max_length=9, default="x"),
             "one-off": models.SmallIntegerField(),
         }[kind]
-        self.run(lambda state: AddField(name, field, value).state_forwards("salon", state))
+        self.run(AddField(name, field, value))
 
     @rule(pick=picks, to=picks, kind=st.sampled_from(["null", "default", "one", "loose", "bare", "one-off"]))
     def add_key(self, pick: int, to: int, kind: str) -> None:
         name, target = self.pick(pick, of=self.names()), self.pick(to, of=self.names())
-        options: dict[str, Any] = {
+        kinds: dict[str, dict[str, Any]] = {
             "null": {"null": True},
             "default": {"default": 1},
             "one": {"null": True, "one": True},
             "loose": {"null": True, "db_constraint": False},
             "bare": {"default": 2, "db_index": False},
             "one-off": {},
-        }[kind]
+        }
         field = f"k{next(self.named)}"
-        self.run(lambda state: AddField(name, field, key(target, **options)).state_forwards("salon", state))
+        self.run(AddField(name, field, key(target, **kinds[kind])))
 
     @rule(pick=picks, to=picks)
     def add_key_of_same_store(self, pick: int, to: int) -> None:
@@ -264,14 +291,11 @@ class Series(RuleBasedStateMachine):
         name, target = self.pick(pick, of=of_store), self.pick(to, of=of_store)
         field = f"s{next(self.named)}"
         new = SameStoreForeignKey(field=field, name=f"same_{next(numbers)}")
-
-        def alter(state: ProjectState) -> None:
-            AddField(name, field, key(target, null=True, db_constraint=False)).state_forwards("salon", state)
-            state.add_constraint("salon", name.lower(), new)
-
-        self.run(alter)
-        table, to_table = (self.model(each).options["db_table"] for each in (name, target))
-        change(f'UPDATE "{table}" t SET {field}_id = (SELECT min(id) FROM "{to_table}" p WHERE p.store_id = t.store_id)')
+        self.run(AddField(name, field, key(target, null=True, db_constraint=False)), AddConstraint(name, new))
+        table, to_table = (self.table(each) for each in (name, target))
+        change(
+            f'UPDATE "{table}" t SET {field}_id = (SELECT min(id) FROM "{to_table}" p WHERE p.store_id = t.store_id)'
+        )
 
     @rule(pick=picks, to=picks)
     def add_many_to_many(self, pick: int, to: int) -> None:
@@ -280,51 +304,56 @@ class Series(RuleBasedStateMachine):
         if name == target:
             return
         field = f"m{next(self.named)}"
+        many: Any = models.ManyToManyField(f"salon.{target}", related_name="+")
         new = ManyToManyIsolation(field=field, name=f"many_{next(numbers)}")
+        self.run(AddField(name, field, many), AddConstraint(name, new))
 
-        def alter(state: ProjectState) -> None:
-            many: Any = models.ManyToManyField(f"salon.{target}", related_name="+")
-            AddField(name, field, many).state_forwards("salon", state)
-            state.add_constraint("salon", name.lower(), new)
-
-        self.run(alter)
-
-    @rule(pick=picks, null=flags, default=st.sampled_from([models.NOT_PROVIDED, 5]), big=flags)
-    def alter_number(self, pick: int, null: bool, default: Any, big: bool) -> None:
+    @rule(pick=picks, what=st.sampled_from(["null", "default", "db_default", "size"]))
+    def alter_number(self, pick: int, what: str) -> None:
         found = self.all_fields(lambda _, value: type(value) in (models.IntegerField, models.BigIntegerField))
-        if found:
-            name, field = self.pick(pick, of=found)
-            kind = models.BigIntegerField if big else models.IntegerField
-            self.alter(name, field, kind=kind, null=null, default=default)
-
-    @rule(pick=picks, null=flags, index=flags, constraint=flags, comment=st.sampled_from([None, "a", "b"]))
-    def alter_key(self, pick: int, null: bool, index: bool, constraint: bool, comment: str | None) -> None:
-        found = self.all_fields(lambda _, value: type(value) is models.ForeignKey)
+        if not found:
+            return
         name, field = self.pick(pick, of=found)
-        changed: dict[str, Any] = {"db_index": index, "db_comment": comment}
-        if field not in self.held(name):
-            changed.update(null=null, db_constraint=constraint)
-        self.alter(name, field, **changed)
+        value: Any = self.model(name).fields[field]
+        small = isinstance(value, models.BigIntegerField)
+        changed: dict[str, dict[str, Any]] = {
+            "null": {"null": not value.null},
+            "default": {"default": models.NOT_PROVIDED if value.has_default() else 5},
+            "db_default": {"db_default": models.NOT_PROVIDED if value.has_db_default() else 6},
+            "size": {"kind": models.IntegerField if small else models.BigIntegerField},
+        }
+        self.alter(name, field, **changed[what])
+
+    @rule(pick=picks, what=st.sampled_from(["null", "db_index", "db_constraint", "db_comment", "unique"]))
+    def alter_key(self, pick: int, what: str) -> None:
+        found = self.all_fields(lambda _, value: isinstance(value, models.ForeignKey))
+        name, field = self.pick(pick, of=found)
+        value: Any = self.model(name).fields[field]
+        if what == "db_comment":
+            self.alter(name, field, db_comment=None if value.db_comment else "of others")
+        elif what == "unique":
+            if isinstance(value, models.OneToOneField):
+                self.alter(name, field, kind=models.ForeignKey)
+            elif self.is_unique(name, f"{field}_id"):
+                self.alter(name, field, kind=models.OneToOneField, db_index=models.NOT_PROVIDED)
+        elif what == "db_index" or field not in self.held(name):
+            self.alter(name, field, **{what: not getattr(value, what)})
+
+    def is_unique(self, name: str, column: str) -> bool:
+        [(unique,)] = seen(f'SELECT count(DISTINCT "{column}") = count("{column}") FROM "{self.table(name)}"')
+        return bool(unique)
 
     @rule(pick=picks)
-    def make_one_to_one(self, pick: int) -> None:
-        found = [
-            (name, field)
-            for name, field in self.all_fields(lambda _, value: type(value) is models.ForeignKey and value.db_index)
-            if seen(f'SELECT count(DISTINCT {field}_id) = count({field}_id) FROM "{self.model(name).options["db_table"]}"')[0][0]
-            and field not in self.held(name)
-        ]
-        if found:
-            self.alter(*self.pick(pick, of=found), kind=models.OneToOneField)
-
-    @rule(pick=picks, big=flags)
-    def alter_primary_key(self, pick: int, big: bool) -> None:
+    def alter_primary_key(self, pick: int) -> None:
         name = self.pick(pick, of=self.names())
-        self.alter(name, "id", kind=models.BigAutoField if big else models.AutoField)
+        is_small = type(self.model(name).fields["id"]) is models.AutoField
+        self.alter(name, "id", kind=models.BigAutoField if is_small else models.AutoField)
 
     @rule(pick=picks)
     def rename_field(self, pick: int) -> None:
-        name, field = self.pick(pick, of=self.all_fields(lambda field, _: field not in ("id", "store")))
+        name, field = self.pick(pick, of=self.all_fields(lambda field, _: field != "id"))
+        if field == "store" and self.has_keys_of_same_store():
+            return
         new = f"r{next(self.named)}"
 
         def alter(state: ProjectState) -> None:
@@ -333,24 +362,37 @@ class Series(RuleBasedStateMachine):
             options["constraints"] = [renamed_in(each, field, new) for each in options.get("constraints", [])]
             state.reload_model("salon", name.lower())
 
-        self.run(alter, (field, new))
+        self.run(alter, renamed=(field, new))
+
+    def has_keys_of_same_store(self) -> bool:
+        constraints = [each for name in self.names() for each in self.model(name).options.get("constraints", [])]
+        return any(isinstance(each, SameStoreForeignKey) for each in constraints)
 
     @rule(pick=picks)
     def rename_model(self, pick: int) -> None:
         name, new = self.pick(pick, of=self.names()), f"Renamed{next(self.named)}"
-        self.run(lambda state: RenameModel(name, new).state_forwards("salon", state), (name, new))
+        self.run(RenameModel(name, new), renamed=(name, new))
 
     @rule(pick=picks)
     def move_table(self, pick: int) -> None:
         name, new = self.pick(pick, of=self.names()), f"t{next(numbers)}"
-        self.run(lambda state: AlterModelTable(name, new).state_forwards("salon", state))
+        self.run(AlterModelTable(name, new))
 
     @rule(pick=picks)
     def remove_field(self, pick: int) -> None:
-        found = [each for name in self.names() for each in self.free(name)]
+        # Reversed, Django adds it with its default to the rows that there are.
+        found = [
+            (name, field)
+            for name, field in self.all_fields(
+                lambda _, value: value.null or value.many_to_many or not value.remote_field
+            )
+            if field not in self.held(name)
+            and (value := self.model(name).fields[field])
+            and (value.null or value.has_default() or value.has_db_default())
+        ]
         if found:
             name, field = self.pick(pick, of=found)
-            self.run(lambda state: RemoveField(name, field).state_forwards("salon", state))
+            self.run(RemoveField(name, field))
 
     @rule(pick=picks)
     def toggle_isolation(self, pick: int) -> None:
@@ -360,14 +402,7 @@ class Series(RuleBasedStateMachine):
         name = self.pick(pick, of=found)
         present = self.isolation_of(name)
         new = StoreIsolation(field="store", name=f"isolation_{next(numbers)}")
-
-        def alter(state: ProjectState) -> None:
-            if present is None:
-                state.add_constraint("salon", name.lower(), new)
-            else:
-                state.remove_constraint("salon", name.lower(), present.name)
-
-        self.run(alter)
+        self.run(AddConstraint(name, new) if present is None else RemoveConstraint(name, present.name))
 
     @rule(pick=picks)
     def delete_model(self, pick: int) -> None:
@@ -380,7 +415,7 @@ class Series(RuleBasedStateMachine):
         found = [name for name in self.names() if f"salon.{name}".lower() not in used]
         if len(self.names()) > 4 and found:
             name = self.pick(pick, of=found)
-            self.run(lambda state: DeleteModel(name).state_forwards("salon", state))
+            self.run(DeleteModel(name))
 
     def teardown(self) -> None:
         try:
@@ -397,6 +432,4 @@ class Series(RuleBasedStateMachine):
 @pytest.mark.parametrize("mode", ["roles", "one user"])
 def test_series_of_changes_migrates_both_ways(mode: str, tables: None, stores: list[Any]) -> None:
     machine = type("Series", (Series,), {"mode": mode, "stores": stores})
-    machine.TestCase.settings = SETTINGS
     run_state_machine_as_test(machine, settings=SETTINGS)
-    print("changes", machine.changes)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from django.core.management.commands.migrate import Command as MigrateCommand
 from django.db import DataError, IntegrityError, OperationalError, connections, models
-from django.db.migrations import AddConstraint, AddField, AlterField, CreateModel
+from django.db.migrations import AddConstraint, AddField, AlterField, CreateModel, RunSQL
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
@@ -135,22 +135,27 @@ def test_row_without_a_store_is_named(library: ProjectState) -> None:
     assert seen("SELECT conname FROM pg_constraint WHERE conrelid = 'book'::regclass AND contype = 'c'") == []
 
 
-def test_alter_field_suggests_require_store(library: ProjectState, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it suggests works."""
-    state = step(BACKFILL, step(COLUMN, library))
-    isolated = step(ISOLATE, state)
+def test_require_store_does_as_alter_field(library: ProjectState) -> None:
+    """Either makes the column NOT NULL once the table is isolated, and leaves the same model."""
+    isolated = step(ISOLATE, step(BACKFILL, step(COLUMN, library)))
     required = models.ForeignKey("salon.Store", models.DO_NOTHING, db_index=False)
     alter = AlterField("book", "store", required)
-    monkeypatch.setattr(MigrateCommand, "execute", lambda *_, **__: step(alter, isolated))
-    with pytest.raises(DataError, match="no store is set") as error:
-        Command().execute(database="migrator")
-    assert 'RequireStore("app_label.Model", "field") in place of AlterField' in error.value.__notes__[0]
+    as_altered = step(alter, isolated)
+    assert seen(NULLABLE) == [(False,)]
+    change("ALTER TABLE book ALTER store_id DROP NOT NULL")
     after = step(REQUIRE, isolated)
     assert seen(NULLABLE) == [(False,)]
-    as_altered = isolated.clone()
-    alter.state_forwards("salon", as_altered)
     fields = [each.models["salon", "book"].get_field("store").deconstruct() for each in (after, as_altered)]
     assert fields[0] == fields[1], "makemigrations finds nothing left to do"
+
+
+def test_key_added_by_sql_is_explained(library: ProjectState, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolated = step(ISOLATE, step(BACKFILL, step(COLUMN, library)))
+    add = RunSQL("ALTER TABLE book ADD FOREIGN KEY (store_id) REFERENCES store (id)")
+    monkeypatch.setattr(MigrateCommand, "execute", lambda *_, **__: step(add, isolated))
+    with pytest.raises(DataError, match="no store is set") as error:
+        Command().execute(database="migrator")
+    assert "Declare it in the model, whose migration checks all rows" in error.value.__notes__[0]
 
 
 def test_backfill_refuses_hidden_rows(library: ProjectState) -> None:

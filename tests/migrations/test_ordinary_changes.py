@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 from django.apps import apps
-from django.db import models
+from django.db import IntegrityError, NotSupportedError, ProgrammingError, models
 from django.db.migrations import (
     AddConstraint,
     AddField,
@@ -21,10 +21,10 @@ from django.db.migrations import (
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ModelState, ProjectState
 
-from salon_jobs.access import MembershipIsolation, StoreIsolation
-from tests.migrations.isolated import assert_as_declared, migrating, rows_of, snapshot
-from tests.migrations.operations import migrate
-from tests.support import change
+from salon_jobs.access import MembershipIsolation, SameStoreForeignKey, StoreIsolation
+from tests.migrations.isolated import assert_as_declared, migrating, snapshot
+from tests.migrations.operations import migrate, sql_of
+from tests.support import change, seen
 
 modes = pytest.mark.parametrize("mode", ["roles", "one user"])
 
@@ -40,7 +40,14 @@ def model(name: str, /, *constraints: models.BaseConstraint, **fields: models.Fi
 
 TABLES: Final[tuple[Operation, ...]] = (
     model("Person", name=models.CharField(max_length=20)),
-    model("Shelf", StoreIsolation(field="store", name="shelf_isolation"), store=key("Store")),
+    model(
+        "Shelf",
+        StoreIsolation(field="store", name="shelf_isolation"),
+        models.UniqueConstraint(fields=["store", "id"], name="shelf_store_id"),
+        SameStoreForeignKey(field="above", name="shelf_above_of_same_store"),
+        store=key("Store"),
+        above=key("Shelf", null=True, db_constraint=False),
+    ),
     model(
         "Book",
         StoreIsolation(field="store", name="book_isolation"),
@@ -73,7 +80,7 @@ def library(stores: list[Any]) -> ProjectState:
     state = migrate(*TABLES, state=state)
     for number, each in enumerate(stores, start=1):
         change("INSERT INTO person (name) VALUES ('p')")
-        change("INSERT INTO shelf (store_id) VALUES (%s)", each)
+        change("INSERT INTO shelf (store_id, above_id) VALUES (%s, %s)", each, number)
         change("INSERT INTO member (store_id, person_id) VALUES (%s, %s)", each, number)
         for book in (2 * number - 1, 2 * number):
             put = "INSERT INTO book (store_id, shelf_id, keeper_id, size, code) VALUES (%s, %s, %s, %s, %s)"
@@ -136,3 +143,77 @@ def test_ordinary_change_migrates_both_ways(mode: str, name: str, stores_with_ro
         assert_as_declared(after)
         migrate(*CASES[name], state=before.clone(), backwards=True)
         assert snapshot(before) == was
+
+
+@modes
+def test_checks_read_rows_of_every_store(mode: str, stores_with_rows: list[Any]) -> None:
+    """A key that a row of any store violates is refused, and so is NOT NULL."""
+    with migrating(mode):
+        state = library(stores_with_rows)
+        loose = AlterField("book", "shelf", key("Shelf", db_constraint=False))
+        state = migrate(loose, state=state)
+        change("UPDATE book SET shelf_id = 99 WHERE id = 3")
+        with pytest.raises(IntegrityError, match="violates foreign key constraint"):
+            migrate(AlterField("book", "shelf", key("Shelf")), state=state.clone())
+        with pytest.raises(IntegrityError, match='column "size" of relation "book" contains null values'):
+            migrate(AlterField("book", "size", models.IntegerField()), state=state.clone())
+        with pytest.raises(IntegrityError, match="violates foreign key constraint"):
+            migrate(AddField("book", "other", key("Shelf", default=99, related_name="+")), state=state.clone())
+        assert_as_declared(state)
+
+
+@modes
+def test_filled_rows_are_those_of_every_store(mode: str, stores_with_rows: list[Any]) -> None:
+    with migrating(mode):
+        state = library(stores_with_rows)
+        migrate(AlterField("book", "size", models.IntegerField(default=7)), state=state)
+    assert [size for (size,) in seen("SELECT size FROM book ORDER BY id")] == [1, 7, 2, 7, 3, 7]
+
+
+@modes
+def test_policies_of_others_return(mode: str, stores_with_rows: list[Any]) -> None:
+    """Those of the project's own read the altered column too, and keep their comment."""
+    policies = "SELECT policyname, permissive, roles, cmd, qual, with_check FROM pg_policies WHERE tablename = 'book'"
+    with migrating(mode):
+        state = library(stores_with_rows)
+        change(
+            "CREATE POLICY small ON book AS RESTRICTIVE FOR UPDATE TO app, migrator USING (size < 9) WITH CHECK (size > 0)"
+        )
+        change("COMMENT ON POLICY small ON book IS 'It''s ours'")
+        before = sorted(seen(policies))
+        migrate(AlterField("book", "size", models.BigIntegerField(null=True)), state=state)
+        assert sorted(seen(policies)) == before
+    assert seen("SELECT obj_description(oid, 'pg_policy') FROM pg_policy WHERE polname = 'small'") == [("It's ours",)]
+
+
+@modes
+def test_failed_alteration_leaves_all_policies(mode: str, stores_with_rows: list[Any]) -> None:
+    """In a migration that commits as it goes, too."""
+    with migrating(mode):
+        state = library(stores_with_rows)
+        was = snapshot(state)
+        change("CREATE VIEW reader AS SELECT book_id FROM page")  # no migration alters what a view reads
+        with pytest.raises(NotSupportedError, match="used by a view"):
+            migrate(AlterField("book", "id", BIG), state=state.clone(), atomic=False)
+        assert [each[3:] for each in snapshot(state).values()] == [each[3:] for each in was.values()]
+        change("DROP VIEW reader")
+        migrate(AlterField("book", "code", models.TextField(unique=True)), state=state.clone(), atomic=False)
+        assert_as_declared(state)
+
+
+@modes
+def test_rejected_policy_says_what_to_write(mode: str, stores_with_rows: list[Any]) -> None:
+    with migrating(mode):
+        state = library(stores_with_rows)
+        with pytest.raises(ProgrammingError, match="operator does not exist") as error:
+            migrate(AlterField("page", "book", models.TextField()), state=state)
+        [note] = error.value.__notes__
+        assert note.startswith("The policy salon_jobs_store_")
+        assert "RemoveConstraint before this operation and AddConstraint after it" in note
+
+
+def test_sqlmigrate_prints_what_is_run(stores_with_rows: list[Any]) -> None:
+    state = library(stores_with_rows)
+    text = sql_of(AlterField("book", "id", BIG), state)
+    for statement in ("DROP POLICY", "CREATE POLICY", 'REVOKE SELECT ON "page"', 'GRANT SELECT ON "page"'):
+        assert statement in text

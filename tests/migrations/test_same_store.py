@@ -15,7 +15,7 @@ from django.db.migrations.state import ProjectState
 from django.db.migrations.writer import MigrationWriter
 
 from project.salon.models import Customer, CustomerNote
-from salon_jobs.access import DatabaseForeignKey, SameStoreForeignKey
+from salon_jobs.access import DatabaseForeignKey, SameStoreForeignKey, StoreIsolation
 from salon_jobs.access.constraints import OnDelete
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.management.commands.migrate import Command
@@ -186,3 +186,20 @@ def test_form_refuses_a_foreign_reference(stores: list[UUID]) -> None:
     key.validate(CustomerNote, wrong, exclude={"customer"}, using="owner")
     key.validate(CustomerNote, CustomerNote(store_id=stores[0]), using="owner")
     assert Customer.objects.using("owner").count() == 1
+
+
+def test_key_to_its_own_table_is_validated(tables: None, stores: list[Any]) -> None:
+    above = models.ForeignKey("salon.Shelf", models.DO_NOTHING, null=True, db_constraint=False)
+    state = migrate(create("Shelf", UNIQUE, StoreIsolation(field="store", name="shelf_isolation"), above=above))
+    first, second = uuid4(), uuid4()
+    put = "INSERT INTO shelf (id, store_id, above_id, label) VALUES (%s, %s, %s, '')"
+    change(put, first, stores[0], None)
+    change(put, second, stores[1], first)
+    before = access_of("shelf")
+    own = SameStoreForeignKey(field="above", name="shelf_above_of_same_store")
+    with pytest.raises(IntegrityError, match="shelf_above_of_same_store"):
+        migrate(AddConstraint("shelf", own), state=state.clone())
+    change("UPDATE shelf SET above_id = id")
+    migrate(AddConstraint("shelf", own), state=state.clone())
+    assert seen(VALIDATED, own.name) == [(True, True, True)]
+    assert access_of("shelf") == before

@@ -27,8 +27,8 @@ class Command(MigrateCommand):
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Migrate. Raises CommandError if the login is refused, a role is missing or another role owns the tables.
 
-        An error of a foreign key that is validated without a store gets a note that says what to write, and one of rows
-        that violate a SameStoreForeignKey the query that finds them.
+        An error of a foreign key that the project's SQL adds gets a note that says what to write instead, and one of
+        rows that violate a SameStoreForeignKey the query that finds them.
         """
         try:
             alias = options["database"]
@@ -50,9 +50,9 @@ class Command(MigrateCommand):
             context = getattr(getattr(error.__cause__, "diag", None), "context", None)
             if NO_STORE in str(error) and "SELECT fk." in (context or ""):
                 error.add_note(
-                    "A foreign key from or to an isolated table cannot be validated like this. To make its column NOT"
-                    ' NULL, write RequireStore("app_label.Model", "field") in place of AlterField, which creates'
-                    " the key anew; between rows of one store, use SameStoreForeignKey, and for a key by which the"
-                    " database deletes rows DatabaseForeignKey"
+                    "A foreign key from or to an isolated table that a statement of your own adds is checked without a"
+                    " store. Declare it in the model, whose migration checks all rows: a ForeignKey with its"
+                    " constraint; between rows of one store SameStoreForeignKey; and for a key by which the database"
+                    " deletes rows DatabaseForeignKey"
                 )
             raise
