@@ -14,6 +14,7 @@ from salon_jobs.core import lazy_names
 if TYPE_CHECKING:
     from salon_jobs.core.backoff import Backoff as Backoff
     from salon_jobs.core.outcomes import Discard as Discard
+    from salon_jobs.core.outcomes import Retry as Retry
     from salon_jobs.core.outcomes import Snooze as Snooze
     from salon_jobs.jobs.current import current_job as current_job
     from salon_jobs.jobs.enqueue import enqueue_job as enqueue_job
@@ -38,6 +39,7 @@ else:
         {
             "Backoff": "core.backoff",
             "Discard": "core.outcomes",
+            "Retry": "core.outcomes",
             "Snooze": "core.outcomes",
             "current_job": "jobs.current",
             "enqueue_job": "jobs.enqueue",

@@ -88,6 +88,12 @@ def with_error_rules(store_id: UUID) -> None:
     hooks.store(store_id=store_id)
 
 
+@store_task(name="test-final-errors", max_attempts=3, fail_on=(LookupError,))
+def with_final_errors(store_id: UUID) -> None:
+    """Run the test's hook."""
+    hooks.store(store_id=store_id)
+
+
 @task(name="test-error-rules-async", max_attempts=3, retry_on=(), discard_on=(LookupError,))
 async def with_async_error_rules() -> None:
     """Run the test's hook."""

@@ -1,4 +1,4 @@
-"""The ways a run can end, and the two exceptions with which a handler ends it early."""
+"""The ways a run can end, and the exceptions with which a handler ends it early."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ CANCELLED: Final = "cancelled"
 # Error classes in the records of runs that end their job as cancelled.
 DISCARD_CLASS: Final = "salon_jobs.core.outcomes.Discard"
 CANCEL_CLASS: Final = "salon_jobs.core.errors.CancelRequested"
-_LONGEST_SNOOZE: Final = timedelta(days=36_500)
+_LONGEST_DELAY: Final = timedelta(days=36_500)
+
+
+def _check_delay(of: str, delay: object) -> None:
+    if not isinstance(delay, timedelta) or not timedelta(0) <= delay <= _LONGEST_DELAY:
+        raise ValueError(f"{of} takes a timedelta from zero to {_LONGEST_DELAY.days:,} days, not {delay}")
 
 
 class Snooze(Exception):
@@ -23,10 +28,27 @@ class Snooze(Exception):
     """
 
     def __init__(self, delay: timedelta) -> None:
-        if not isinstance(delay, timedelta) or not timedelta(0) <= delay <= _LONGEST_SNOOZE:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"Snooze takes a timedelta from zero to {_LONGEST_SNOOZE.days:,} days, not {delay}")
+        _check_delay("Snooze", delay)
         super().__init__(delay)
         self.delay = delay
+
+
+class Retry(Exception):
+    """Raise in a handler to fail this attempt and have the job retried ``after`` a delay, instead of its backoff.
+
+    The attempt is counted: after ``max_attempts`` the job fails. What is recorded is the error from which it is raised,
+    or which was being handled; without one, this. The handler's transaction is rolled back. Raises ValueError below
+    zero and above 36,500 days.
+    """
+
+    def __init__(self, after: timedelta) -> None:
+        _check_delay("Retry", after)
+        super().__init__(f"to be retried after {after}")
+        self.after = after
+
+    @property
+    def error(self) -> BaseException:
+        return self.__cause__ or (None if self.__suppress_context__ else self.__context__) or self
 
 
 class Discard(Exception):
@@ -72,10 +94,14 @@ class NotStarted:
 
 @dataclass(frozen=True, slots=True)
 class Errored:
-    """The handler raised. ``retryable`` False fails the job at once (it can never fit, or is not in ``retry_on``)."""
+    """The handler raised. ``retryable`` False fails the job at once: it can never fit, or its task does not retry it.
+
+    ``delay`` None is that of the task's backoff.
+    """
 
     error: BaseException
     retryable: bool = True
+    delay: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

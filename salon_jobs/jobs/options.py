@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import product
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, get_type_hints
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from salon_jobs.core.arguments import check_text
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import OptionInvalid, TaskInvalid, suggest
-from salon_jobs.core.outcomes import DISCARDED, Cancelled, Errored
+from salon_jobs.core.outcomes import DISCARDED, Cancelled, Errored, Retry
 from salon_jobs.core.records import GivenStore, JobKeyMode, StoreId
 from salon_jobs.core.text import shown
 from salon_jobs.core.units import EARLIEST, LATEST, RATE_UNITS
@@ -124,6 +124,8 @@ class TaskOptions(TypedDict, total=False):
     """How long a failed job waits before its retry; None: the setting."""
     retry_on: tuple[type[BaseException], ...] | None
     """Errors that are retried; None: all."""
+    fail_on: tuple[type[BaseException], ...] | None
+    """Errors that fail the job at once; the others are retried."""
     discard_on: tuple[type[BaseException], ...] | None
     """Errors that discard the job; see docs/how-to/retries-snooze-discard.md."""
     timeout: timedelta | None
@@ -252,7 +254,7 @@ OTHER_WORDS: Final = {
     **dict.fromkeys(("link", "link_error"), "a flow: f.add(…, after=…, when='succeeded' or 'failed')"),
     "acks_late": "at_most_once=True instead of acks_late=False, and nothing instead of True",
     "autoretry_for": "retry_on=(…)",
-    "dont_autoretry_for": "discard_on=(…)",
+    "dont_autoretry_for": "fail_on=(…)",
     "expires": "using(expires_at=…)",
     "lock": "concurrency_key='…'",
     "queue_name": "queue='…'",
@@ -270,7 +272,7 @@ _OTHER_METHODS: Final = {
     "AsyncResult": "get_job(id)",
     "apply": "perform_job(task, …) of salon_jobs.testing",
     "request": "current_job() in the handler",
-    "retry": "raise Snooze(timedelta(…)), or let the error be raised",
+    "retry": "raise Retry(after=timedelta(…)), or let the error be raised",
     "apply_async": "using(…).enqueue(…)",
     "configure": "using(…)",
     "delay_on_commit": "enqueue(…), which is part of the open transaction",
@@ -374,6 +376,7 @@ class FanOut:
 _REPEATING: Final = {
     "max_attempts": "which is always 1",
     "retry_on": "since no error is retried; discard_on is possible",
+    "fail_on": "since every error fails its job; discard_on is possible",
     "backoff": "since nothing is retried",
     "chunk": "whose jobs run one by one after an error",
 }
@@ -389,34 +392,45 @@ def refuse_repetition(options: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRules:
-    """Which errors of a task's runs are retried, and which discard the job; subclasses are included.
+    """Which errors of a task's runs are retried, which fail the job at once, and which discard it; subclasses too.
 
-    Raises OptionInvalid naming the field, and TaskInvalid when the two overlap.
+    Raises OptionInvalid naming the field, and TaskInvalid when two overlap.
     """
 
     retry_on: tuple[type[BaseException], ...] | None = None
+    fail_on: tuple[type[BaseException], ...] | None = None
     discard_on: tuple[type[BaseException], ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("retry_on", "discard_on"):
-            kinds: object = getattr(self, name)
-            if kinds is not None and not (
+        given: dict[str, tuple[type[BaseException], ...]] = {}
+        for field in fields(self):
+            kinds: object = getattr(self, field.name)
+            if kinds is None:
+                continue
+            if not (
                 isinstance(kinds, tuple)
                 and all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds)  # pyright: ignore[reportUnknownVariableType]
             ):
-                raise OptionInvalid(f"{name} must be a tuple of exception classes, not {shown(getattr(self, name))}")
-        for retried, discarded in product(self.retry_on or (), self.discard_on or ()):
-            if issubclass(retried, discarded) or issubclass(discarded, retried):
-                raise TaskInvalid(
-                    f"retry_on has {retried.__name__} and discard_on has {discarded.__name__}, so an error could be "
-                    "both: neither may be a subclass of the other"
+                raise OptionInvalid(
+                    f"{field.name} must be a tuple of exception classes, not {shown(getattr(self, field.name))}"
                 )
+            given[field.name] = getattr(self, field.name)
+        for (name, kinds), (other, others) in combinations(given.items(), 2):
+            for one, another in product(kinds, others):
+                if issubclass(one, another) or issubclass(another, one):
+                    raise TaskInvalid(
+                        f"{name} has {one.__name__} and {other} has {another.__name__}, so an error could be both:"
+                        " neither may be a subclass of the other"
+                    )
 
     def outcome(self, error: BaseException) -> Errored | Cancelled:
         """Return the outcome of a run that raised this error."""
+        if isinstance(error, Retry):
+            return Errored(error.error, delay=error.after)
         if isinstance(error, self.discard_on or ()):
             return Cancelled(DISCARDED, f"{type(error).__name__}: {report(error).message}")
-        return Errored(error, retryable=self.retry_on is None or isinstance(error, self.retry_on))
+        is_final = isinstance(error, self.fail_on or ())
+        return Errored(error, retryable=not is_final and (self.retry_on is None or isinstance(error, self.retry_on)))
 
 
 # A run gets at least this much of its timeout, however little is left of the wait timeout.

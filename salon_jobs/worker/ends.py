@@ -136,10 +136,11 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
                 code=described.code,
             )
             return JobState.CANCELLED
-        case Errored(error=error, retryable=retryable):
+        case Errored(error=error, retryable=retryable, delay=delay):
             if running.trace is not None:
                 running.trace.error = error
-            delay = running.declaration.backoff.delay(job.attempt)
+            if delay is None:
+                delay = running.declaration.backoff.delay(job.attempt)
             described = report(error)
             ended = leases.fail(
                 job,

@@ -173,7 +173,7 @@ def test_misspelt_argument_names_the_right_one(stores: list[UUID]) -> None:
 
 def test_methods_of_other_libraries_name_ours() -> None:
     task: Any = tasks.system
-    others = {"delay": "enqueue(…)", "apply_async": "using(…).enqueue(…)", "retry": "raise Snooze(", "map": "enqueue_"}
+    others = {"delay": "enqueue(…)", "apply_async": "using(…).enqueue(…)", "retry": "raise Retry(", "map": "enqueue_"}
     for method, ours in others.items():
         for enqueueable in (task, task.using()):
             with pytest.raises(AttributeError, match=re.escape(f"has no attribute {method!r}; use {ours}")):

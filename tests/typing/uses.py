@@ -18,6 +18,7 @@ from psycopg import Connection
 from salon_jobs import (
     Backoff,
     Discard,
+    Retry,
     Snooze,
     access,
     aemit,
@@ -81,6 +82,8 @@ def of_store(store_id: UUID, day: date, note: str | None = None) -> None:
     assert_type(list(job.cursor("more", days_after)), list[date])
     if note == "later":
         raise Snooze(timedelta(minutes=5))
+    if note == "again":
+        raise Retry(after=timedelta(minutes=5)) from OSError()
     raise Discard(f"{store_id} {day}")
 
 
@@ -239,6 +242,7 @@ NOW = datetime.now(UTC)
     backoff=Backoff(base=MINUTE, factor=3, cap=MINUTE * 60, jitter=0.2),
     timeout=MINUTE,
     retry_on=(OSError, TimeoutError),
+    fail_on=(ValueError,),
     discard_on=(LookupError,),
     wait_timeout=MINUTE,
     wait_overtime=MINUTE,
@@ -324,6 +328,7 @@ tenant_context(5.5)  # E
 tenant_context(uuid4(), scope="request")  # E
 tenancy.carry_store(current_job)(7)  # E
 Snooze(5)  # E
+Retry()  # E
 current_job().id.hex()  # E
 current_job().step("round", round, "a")  # E
 current_job().step("parse", date.fromisoformat, "2026-05-05").upper()  # E
@@ -340,6 +345,7 @@ store_task(name=5)  # E
 
 store_task(name="typing-mode", job_key_mode="always")  # E
 task(name="typing-retry", retry_on=(int,))  # E
+task(name="typing-fail", fail_on=OSError)  # E
 task(name="typing-discard", discard_on=[OSError])  # E
 task(name="typing-limit", max_concurrency="4")  # E
 task(name="typing-order", concurrency_key="a", ordered="always")  # E

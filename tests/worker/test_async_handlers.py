@@ -21,7 +21,7 @@ from django.db import connection, transaction
 from django.test import TestCase
 
 from project.salon.models import Customer, Store
-from salon_jobs import Snooze, current_job, current_store_id, tenant_context
+from salon_jobs import Retry, Snooze, current_job, current_store_id, tenant_context
 from salon_jobs.control import cancel_jobs
 from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
 from salon_jobs.jobs import registry
@@ -103,6 +103,7 @@ def test_statements_outside_transactions(work: Work) -> None:
         (Snooze(timedelta(minutes=5)), Snoozed),
         (LookupError("discarded by a rule of the task"), Cancelled),
         (SystemExit(3), Errored),
+        (Retry(timedelta(minutes=5)), Errored),
         (asyncio.CancelledError(), Errored),
     ],
 )

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 from django.db import connection, transaction
 
-from salon_jobs import Discard, Snooze, current_job, current_store_id, get_job
+from salon_jobs import Discard, Retry, Snooze, current_job, current_store_id, get_job
 from salon_jobs.control import cancel_jobs, limit, pause
 from salon_jobs.core.errors import NoCurrentJob
 from salon_jobs.core.outcomes import Split, Succeeded
@@ -109,10 +109,14 @@ def test_failed_chunk_runs_one_by_one(work: Work) -> None:
 
 @pytest.mark.parametrize(
     ("error", "ended"),
-    [(Snooze(timedelta(hours=1)), WAITS), (Discard("no"), ("cancelled", 1, None))],
-    ids=["snooze", "discard"],
+    [
+        (Snooze(timedelta(hours=1)), WAITS),
+        (Discard("no"), ("cancelled", 1, None)),
+        (Retry(timedelta(hours=1)), ("queued", 1, None)),
+    ],
+    ids=["snooze", "discard", "retry"],
 )
-def test_snooze_and_discard_in_chunk(work: Work, error: BaseException, ended: tuple[Any, ...]) -> None:
+def test_snooze_discard_and_retry_in_chunk(work: Work, error: BaseException, ended: tuple[Any, ...]) -> None:
     """They are for the job that raises them alone."""
     Calls(work, 1, error=error)
     add(work.stores[0], 0, 1, 2)

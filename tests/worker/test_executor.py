@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from salon_jobs import Discard, Snooze, current_job
+from salon_jobs import Discard, Retry, Snooze, current_job
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import NoCurrentJob, SalonJobsError
 from salon_jobs.core.outcomes import Cancelled, Errored, NotStarted, Snoozed, Succeeded
@@ -116,6 +116,38 @@ def test_error_rules_of_task(work: Work, error: Exception, options: Any, state: 
     assert values(job_id, "state", "reason", "attempts", "leased_by") == (state, reason, 1, None)
     assert len(rows()) == 1, "what it enqueued is rolled back"
     assert len(errors()) == (state != "cancelled")
+
+
+@pytest.mark.parametrize(("error", "state"), [(KeyError("gone"), "failed"), (OSError("busy"), "queued")])
+def test_error_that_fails_at_once(work: Work, error: Exception, state: str) -> None:
+    """It is an error like any other, and those that are not named are retried."""
+    job_id = work.add(raises(error), tasks.with_final_errors)
+    work.run_due()
+    assert values(job_id, "state", "attempts") == (state, 1)
+    assert error_classes() == [type(error).__name__]
+    events = ["job_failed"] if state == "failed" else ["job_retried"]
+    assert [event for event in ("job_failed", "job_retried", "job_cancelled") if work.fields(event)] == events
+
+
+def test_retry_waits_as_asked(work: Work) -> None:
+    """It counts its attempt, whatever the task retries, and records what caused it."""
+
+    def body(**_: object) -> None:
+        try:
+            raise KeyError("429")
+        except KeyError:
+            raise Retry(after=timedelta(days=3))  # noqa: B904
+
+    job_id = work.add(body, tasks.with_error_rules.using(max_attempts=2))
+    work.run_due()
+    assert values(job_id, "state", "reason", "attempts") == ("queued", "", 1)
+    [retried] = work.fields("job_retried")
+    assert (retried["delay_s"], retried["error_class"]) == (3 * 86_400, "builtins.KeyError")
+    assert seen("SELECT run_at > now() + interval '71 h' FROM salon_jobs_job") == [(True,)]
+    make_due()
+    work.run_due()
+    assert values(job_id, "state", "reason", "attempts") == ("failed", "attempts_exhausted", 2)
+    assert error_classes() == ["KeyError"] * 2
 
 
 def test_attempts_end_in_failed(work: Work) -> None:
