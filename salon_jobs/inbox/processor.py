@@ -26,6 +26,7 @@ from salon_jobs.db.read_only import failed_read_only
 from salon_jobs.inbox import queries
 from salon_jobs.inbox.queries import InboxRow, Status, kept_text, short
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.enqueue import add
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments
 from salon_jobs.jobs.task import Call, Task
 
@@ -85,6 +86,12 @@ class ParsedMessage:
     @property
     def store_id(self) -> StoreId | None:
         return None if self.arguments is None else self.arguments.store_id
+
+    @property
+    def aggregate(self) -> tuple[str, str] | None:
+        """What its order is about, None if nothing."""
+        envelope = self.envelope
+        return (envelope.aggregate_type, envelope.aggregate_id) if envelope and envelope.aggregate_id else None
 
     @property
     def is_early(self) -> bool:
@@ -213,7 +220,8 @@ class Processor:
     def process(self, deliveries: Sequence[Delivery], *, stopping: Callable[[], bool] = lambda: False) -> BatchResult:
         """Store deliveries and enqueue their jobs; return, after the commit, how to answer each.
 
-        All deliveries share one transaction. If one fails, each gets its own, so that a bad message holds up no other.
+        All deliveries share one transaction. If one fails, each gets its own, so that a bad message holds up no other,
+        but for one that is given back: so are the later ones of its aggregate, which would come before it.
         Raises database errors, SchemaMissing and EnqueueRefused for errors that are no message's fault; what was
         committed before counts as a duplicate when it is processed again.
         """
@@ -221,25 +229,28 @@ class Processor:
         messages = self._with_former_ids(messages)
         result = BatchResult()
         try:
-            self._commit(messages, result)
+            self._commit(messages, result, held=set())
         except Exception as error:  # trying each alone shows whose fault it is
             if _is_outage(error):
                 raise
+            held: set[tuple[str, str]] = set()
             for message in messages:
                 if stopping():
                     result.give_back += _deliveries([message])
                     continue
                 try:
-                    self._commit([message], result)
+                    self._commit([message], result, held=held)
                 except OperationalError as own_error:
                     if _is_outage(own_error):
                         raise
                     # A deadlock, a lock timeout, a full disk: not the message's fault, however often it was delivered.
                     result.give_back += _deliveries([message])
+                    if message.aggregate is not None:
+                        held.add(message.aggregate)
                 except Exception as own_error:  # recorded with the message
                     if _is_outage(own_error):
                         raise
-                    self._commit([message.rejected(_reason(own_error))], result)
+                    self._commit([message.rejected(_reason(own_error))], result, held=held)
         return result
 
     def retry_requested(self) -> int:
@@ -255,10 +266,20 @@ class Processor:
         received = queries.received_at(self._consumer, ids, using=self._using) if ids else {}
         return [_with_former_id(each, received) for each in messages] if received else messages
 
-    def _commit(self, messages: Sequence[ParsedMessage], result: BatchResult) -> None:
-        """Commit messages in one transaction; give back those with a transient reason until delivered too often."""
-        messages = self._check_stores(messages)
-        ready = [message for message in messages if not message.is_early]
+    def _commit(self, messages: Sequence[ParsedMessage], result: BatchResult, *, held: set[tuple[str, str]]) -> None:
+        """Commit messages in one transaction; give back those with a transient reason until delivered too often.
+
+        Those of the aggregates in ``held`` are given back, too; the aggregates of what is given back are added to it.
+        """
+        ready: list[ParsedMessage] = []
+        later: list[ParsedMessage] = []
+        for message in self._check_stores(messages):
+            if message.is_early or message.aggregate in held:
+                later.append(message)
+                if message.aggregate is not None:
+                    held.add(message.aggregate)
+            else:
+                ready.append(message)
         first: dict[str, ParsedMessage] = {}
         for message in ready:  # a message delivered twice in a batch counts once
             first.setdefault(message.message_id, message)
@@ -272,7 +293,7 @@ class Processor:
                 if jobs:
                     queries.record_jobs(self._consumer, jobs, using=self._using)
         result.acknowledge += _deliveries(ready)
-        result.give_back += _deliveries(message for message in messages if message.is_early)
+        result.give_back += _deliveries(later)
         result.enqueued += len(jobs)
         result.rejected += len(new) - len(jobs)
         result.duplicates += len(ready) - len(new)
@@ -294,7 +315,12 @@ class Processor:
                     for message, trace in zip(group, traces, strict=True)
                     if message.arguments
                 ]
-                handles = task.enqueue_many(calls)
+                if task.is_ordered_by_calls:
+                    # enqueue_many would take the order of their job keys.
+                    jobs_of = [replace(task.new_job(call.arguments, task.options), trace=call.trace) for call in calls]
+                    handles = [add(job, using=self._using) for job in jobs_of]
+                else:
+                    handles = task.enqueue_many(calls)
             jobs.update((message.message_id, handle.id) for message, handle in zip(group, handles, strict=True))
         return jobs
 

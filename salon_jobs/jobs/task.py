@@ -80,6 +80,12 @@ class BoundTask(Generic[P]):
         self.task = task
         self.options = options
 
+    @property
+    def is_ordered_by_calls(self) -> bool:
+        """Whether the order of its calls counts and ``enqueue_many`` would not keep it: ordered jobs with job keys."""
+        has_job_key = bool(self.options.job_key) or "job_key" in self.task.key_templates
+        return self.task.ordered is not None and has_job_key
+
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Enqueue one job in the caller's transaction. Raises PayloadInvalid, or EnqueueRefused under another store."""
         job = self.task.new_job(self.task.payload.bind(args, kwargs), self.options)
@@ -93,7 +99,7 @@ class BoundTask(Generic[P]):
         of ``calls`` is another task's.
         """
         pattern = self.task.new_job(None, self.options.of_many())
-        if pattern.ordered and (pattern.job_key or "job_key" in self.task.key_templates):
+        if self.is_ordered_by_calls:
             raise OptionInvalid(
                 "enqueue_many adds jobs with a job_key in the order of their keys, and these are ordered: enqueue them "
                 "one by one"

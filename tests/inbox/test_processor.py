@@ -291,6 +291,28 @@ def test_lock_timeout_costs_no_delivery() -> None:
     connections["default"].close()
 
 
+def test_message_given_back_holds_its_aggregate(stores: list[UUID]) -> None:
+    """What comes after it in the batch is given back too, whether a lock or a missing store holds it up."""
+    about: dict[str, Any] = {"aggregate_type": "rn::memory:::orders", "aggregate_id": "7"}
+    other = {**about, "aggregate_id": "8"}
+    held, behind, free, alone = message(**about), message(**about), message(**other), message()
+    with psycopg.connect(url_for("worker_runtime")) as blocking:
+        blocking.execute(
+            "INSERT INTO salon_jobs_inbox (consumer, message_id, status) VALUES ('orders', %s, 'enqueued')",
+            [id_of(held)],
+        )
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SET lock_timeout = '50ms'")
+        result = processor().process([held, behind, free, alone])
+        assert (result.give_back, result.acknowledge) == ([held, behind], [free, alone])
+        blocking.rollback()
+    connections["default"].close()
+    late = message(event="placed", store_id=str(new_store_id()), **about)
+    result = processor().process([late, again(behind), message(event="placed", store_id=str(stores[0]), **other)])
+    assert [id_of(each) for each in result.give_back] == [id_of(late), id_of(behind)]
+    assert result.enqueued == 1
+
+
 def test_stop_gives_back_the_rest() -> None:
     bad = message('{"note": "' + "x" * 2000 + '"}', "keyed")
     answers: Iterator[bool] = iter([False, True, True])
