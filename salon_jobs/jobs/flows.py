@@ -176,10 +176,14 @@ class Flow:
             return control.cancel_jobs(rows.values_list("pk", flat=True), using=self._using)
 
     def retry(self) -> list[ActionResult[int]]:
-        """Retry the members that failed; those that were skipped because of them wait for them again."""
-        failed = self._rows().filter(outcome="failed")
-        jobs = Job.objects.using(self._using).filter(pk__in=failed, state=JobState.FAILED).order_by("pk")
-        return control.retry_jobs(jobs.values_list("pk", flat=True), using=self._using)
+        """Retry the members that failed, in one transaction.
+
+        Those that were skipped because of them are held again. One that comes after any of these waits for it.
+        """
+        with transaction.atomic(using=self._using):
+            failed = self._rows().filter(outcome="failed")
+            jobs = Job.objects.using(self._using).filter(pk__in=failed, state=JobState.FAILED).order_by("pk")
+            return control.retry_jobs(jobs.values_list("pk", flat=True), using=self._using)
 
     def _rows(self) -> Any:
         return FlowMember.objects.using(self._using).filter(flow_id=self.id or 0)

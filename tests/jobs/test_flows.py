@@ -106,6 +106,7 @@ class Model:
 
     def wait_again(self, node: Node) -> None:
         node.outcome = None
+        node.edges |= {earlier for earlier in node.after if not earlier.outcome}
         for follower in self.nodes:
             if node in follower.after and follower.outcome is None and follower.edges:
                 follower.edges.add(node)
@@ -307,6 +308,41 @@ def test_retry_of_skipped_during_uncommitted_end(process_id: int) -> None:
     assert due() == [last.id]
 
 
+def test_retry_behind_uncommitted_end(process_id: int, hooks: Hooks) -> None:
+    """The end does not see that the retried one waits for it again, so who retries looks once it is committed."""
+    order, [first], second = fan_in(1, "ended")
+    hooks.system = fail
+    run_due(process_id)
+    run_due(process_id)
+    control.retry_jobs(first)
+    [job] = claim(process_id)
+    with ThreadPoolExecutor(1) as pool:
+        with ended_but_not_committed(job, process_id):
+            retry = elsewhere(pool, lambda: control.retry_jobs(second))
+            wait_until_waiting()
+        assert retry.result()[0].changed
+    assert (due(), outcomes(order)) == ([second.id], ["succeeded", None])
+
+
+def test_retry_while_predecessor_ends(process_id: int, hooks: Hooks) -> None:
+    """Who ends waits for the retry, and then sees who waits for it again."""
+    order, [first], second = fan_in(1, "ended")
+    hooks.system = fail
+    run_due(process_id)
+    run_due(process_id)
+    control.retry_jobs(first)
+    [job] = claim(process_id)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            control.retry_jobs(second)
+            with connection.cursor() as cursor:
+                cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            end = elsewhere(pool, lambda: finish_many([job], process_id))
+            wait_until_waiting()
+        assert end.result()
+    assert (due(), outcomes(order)) == ([second.id], ["succeeded", None])
+
+
 def test_end_with_older_snapshot_fails(process_id: int) -> None:
     """It would lose the start of the one that comes after both."""
     _, [_, second_member], last = fan_in()
@@ -383,7 +419,46 @@ def test_retry_of_skipped_members(process_id: int) -> None:
     assert due() == [second.id]
     control.cancel_jobs(second)
     control.retry_jobs([first, second])
-    assert due() == [first.id, second.id], "its edge is gone by now"
+    assert due() == [first.id], "also when its edge was gone"
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_retried_member_waits_for_retried_one(process_id: int, hooks: Hooks, together: bool) -> None:
+    order, [first], second = fan_in(1, "ended")
+    hooks.system = fail
+    run_due(process_id)
+    run_due(process_id)
+    assert (outcomes(order), due()) == (["failed", "failed"], [])
+    if together:
+        order.retry()
+    else:
+        control.retry_jobs(first)
+        control.retry_jobs(second)
+    assert due() == [first.id]
+    run_due(process_id)
+    assert due() == [second.id]
+    hooks.reset()
+    run_due(process_id)
+    assert outcomes(order) == ["failed", "succeeded"]
+
+
+def test_retried_member_waits_for_one_held_again(process_id: int, hooks: Hooks) -> None:
+    """One that was skipped, after another that is retried with it; of a chain of these, for the last."""
+    with flow("order") as order:
+        members = [order.add(tasks.in_flow.call())]
+        for _ in range(3):
+            members.append(order.add(tasks.in_flow.call(), after=members[-1]))
+        members.append(order.add(tasks.in_flow.call(), after=members[-1], when="ended"))
+    hooks.system = fail
+    run_due(process_id)
+    run_due(process_id)
+    assert outcomes(order) == ["failed", "skipped", "skipped", "skipped", "failed"]
+    order.retry()
+    hooks.reset()
+    for member in members:
+        assert due() == [member.id]
+        run_due(process_id)
+    assert outcomes(order) == ["succeeded"] * 5
 
 
 def test_retry_at_an_instant_outlasts_waiting(process_id: int) -> None:

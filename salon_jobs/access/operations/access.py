@@ -85,6 +85,16 @@ class InstallDeclared(DatabaseOperation):
         return [job_function(name, schema, conf.roles) for name in self.functions]
 
 
+class ReinstallFunctions(InstallDeclared):
+    """Operation that installs functions again whose text has changed; backwards they stay, since others call them."""
+
+    def __init__(self, *, functions: Sequence[str]) -> None:
+        super().__init__(tables=(), functions=functions)
+
+    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Do nothing."""
+
+
 class InstallFanOutFunction(DatabaseOperation):
     """Operation that installs the function that lists all stores: no arguments, only ids, owned by the fan-out role.
 

@@ -15,7 +15,8 @@
 -- somebody else has locked is left for later (move_flow_members_function.sql). So nothing of a flow makes a circle of
 -- waiting transactions.
 -- An edge is deleted when it is met. One that cannot be met stays, and shows by whom its member was skipped; it is met
--- or waited for again when that one is retried.
+-- or waited for again when that one is retried. A member that is retried or held again gets an edge to each that it
+-- comes after and that has not ended, also where one had been met.
 -- enable_seqscan: a plan made while the tables are empty would later read all of them. + 0: it would read all that are
 -- retried for each predecessor of each member that waits.
 -- Locks: the flows, in the order of their ids, except early; their members and edges; jobs that wait, SKIP LOCKED.
@@ -32,6 +33,7 @@ DECLARE
     met bigint[];
     unmet bigint[];
     waiting bigint[];
+    held integer;
 BEGIN
     PERFORM set_config('salon_jobs.flow_noted', '', true);
 -- include: take_notes_put_aside flow
@@ -70,9 +72,16 @@ BEGIN
             WHERE l.id IN (SELECT m.flow_id FROM __schema__.salon_jobs_flow_member m WHERE m.job_id = ANY (ids))
             ORDER BY l.id
               FOR UPDATE));
-    -- Those that got a new follower may end early: we wait for them, or they for us.
+    -- Those that got a new follower, or are to get one again, may end early: we wait for them, or they for us.
     PERFORM FROM __schema__.salon_jobs_flow_member m
-      WHERE m.job_id IN (SELECT split_part(n, ':', 1)::bigint FROM unnest(noted) AS n WHERE n LIKE '%:look')
+      WHERE m.job_id IN (SELECT split_part(n, ':', 1)::bigint FROM unnest(noted) AS n WHERE n LIKE '%:look'
+                          UNION ALL
+                         SELECT a.id::bigint FROM __schema__.salon_jobs_flow_member b
+                          CROSS JOIN LATERAL jsonb_array_elements_text(b.after) AS a (id)
+                           JOIN __schema__.salon_jobs_flow_member p ON p.job_id = a.id::bigint AND p.outcome IS NULL
+                          WHERE b.job_id = ANY (back)
+                            AND NOT EXISTS (SELECT FROM __schema__.salon_jobs_flow_edge e
+                                             WHERE e.job_id = b.job_id AND e.after_id = p.job_id))
       ORDER BY m.job_id
         FOR SHARE;
     UPDATE __schema__.salon_jobs_flow_member m
@@ -89,9 +98,19 @@ BEGIN
              ORDER BY 1, u.place DESC) AS n
      WHERE m.job_id = n.id;
     IF cardinality(back) > 0 THEN
-        -- What a person retries does not wait for what will not come, but for what is retried with it.
+        -- What a person retries does not wait for what will not come, but for all that has not ended, such as what is
+        -- retried with it; so does what is held again.
         DELETE FROM __schema__.salon_jobs_flow_edge e USING __schema__.salon_jobs_flow_member p
          WHERE e.job_id = ANY (again) AND p.job_id = e.after_id AND p.outcome IS NOT NULL;
+        INSERT INTO __schema__.salon_jobs_flow_edge (job_id, after_id, store_id, late)
+        SELECT m.job_id, p.job_id, m.store_id, false
+          FROM __schema__.salon_jobs_flow_member m
+         CROSS JOIN LATERAL jsonb_array_elements_text(m.after) AS a (id)
+          JOIN __schema__.salon_jobs_flow_member p ON p.job_id = a.id::bigint AND p.outcome IS NULL
+         WHERE m.job_id = ANY (back)
+           -- One that is there may be deleted just now, since its member has ended: a conflict would put it back.
+           AND NOT EXISTS (SELECT FROM __schema__.salon_jobs_flow_edge e
+                            WHERE e.job_id = m.job_id AND e.after_id = p.job_id);
         PERFORM FROM __schema__.salon_jobs_flow_edge e WHERE e.job_id = ANY (again) FOR KEY SHARE;
         UPDATE __schema__.salon_jobs_job j SET run_at = '9999-12-30 00:00:00+00'
          WHERE j.id = ANY (again) AND j.state || '' = 'queued'
@@ -109,10 +128,20 @@ BEGIN
         -- One that was skipped because of it, or is to be, is held again, unless another keeps it from running.
         UPDATE __schema__.salon_jobs_flow_member m SET move = CASE m.outcome WHEN 'skipped' THEN 'hold' END
          WHERE m.job_id IN (SELECT e.job_id FROM __schema__.salon_jobs_flow_edge e WHERE e.after_id = ANY (back))
-           AND (m.outcome = 'skipped' OR m.move = 'cancel')
+           AND (m.outcome = 'skipped' AND m.move IS DISTINCT FROM 'hold' OR m.move = 'cancel')
            AND NOT EXISTS (SELECT FROM __schema__.salon_jobs_flow_edge e
                              JOIN __schema__.salon_jobs_flow_member p ON p.job_id = e.after_id
                             WHERE e.job_id = m.job_id AND p.outcome IS NOT NULL);
+        GET DIAGNOSTICS held = ROW_COUNT;
+        -- What is retried can come after one of these: then it waits for that, too, once it is noted as held.
+        IF held > 0 AND cardinality(again) > 0 THEN
+            PERFORM set_config('salon_jobs.flow_noted', coalesce((
+                SELECT string_agg(m.job_id || ':a', ',') FROM __schema__.salon_jobs_flow_member m
+                 WHERE m.job_id = ANY (again)
+                   AND EXISTS (SELECT FROM jsonb_array_elements_text(m.after) AS a (id)
+                                 JOIN __schema__.salon_jobs_flow_member p ON p.job_id = a.id::bigint
+                                WHERE p.outcome = 'skipped')), ''), true);
+        END IF;
     END IF;
     WITH deleted AS (
         DELETE FROM __schema__.salon_jobs_flow_edge e

@@ -1,0 +1,13 @@
+"""Install the function that moves flows again: what is retried waits for all that it comes after and that will end."""
+
+from typing import ClassVar
+
+from salon_jobs.access.operations.access import ReinstallFunctions
+from salon_jobs.access.operations.base import JobTablesMigration
+
+
+class Migration(JobTablesMigration):
+    """In any order with other work: the new text does with the same tables what the old one does, and more."""
+
+    dependencies: ClassVar = [("salon_jobs", "0003_fan_out")]
+    operations: ClassVar = [ReinstallFunctions(functions=("salon_jobs_move_flow",))]
