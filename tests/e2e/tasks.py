@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import json
 import logging
 import multiprocessing
 import os
@@ -43,6 +44,21 @@ def nothing(note: str = "") -> None:
 def write(store_id: UUID, note: str = "") -> None:
     """Add one row."""
     _write(store_id)
+
+
+@store_task(name="e2e-flow-step", max_attempts=1)
+def flow_step(store_id: UUID, number: int, folder: str) -> None:
+    """Say that it begins, add one row of its number, say that it ends, and fail if the plan says so."""
+    log = Path(folder, "log")
+    fails = number in json.loads(Path(folder, "fails").read_text())
+    for word in ("begin", "end"):
+        with log.open("a") as file:
+            file.write(f"{time.time_ns()} {number} {word}\n")
+        if word == "begin":
+            Customer.objects.create(id=uuid4(), store_id=store_id, name=str(number), email="")
+            time.sleep(number % 5 / 100)
+    if fails:
+        raise OSError("as planned")
 
 
 @store_task(name="e2e-ordered", concurrency_key="{customer}", ordered=True)
