@@ -52,9 +52,9 @@ def check_isolation() -> list[CheckMessage]:
         return [Error(str(error), hint="name a ManyToManyField of the model", id="salon_jobs.E010")]
     if not {*models} <= {*declared}:
         declared = {**declared_by_operations(), **declared}
+    messages: list[CheckMessage] = [*_check_managed(declared)]
     of_stores = _of_stores(models, declared, store)
     used = {_target(key) for model in models if model in of_stores for key in _foreign_keys(model)}
-    messages: list[CheckMessage] = []
     for model in models:
         isolation = declared.get(model)
         if isolation is not None:
@@ -93,6 +93,20 @@ def _check_routers(models: Sequence[type[Model]], using: str) -> Iterator[CheckM
                 f" tenant_context(store_id, using={alias!r}), and silence this check"
             )
             yield Warning(text, hint=hint, id="salon_jobs.W016")
+
+
+def _check_managed(declared: Declared) -> Iterator[CheckMessage]:
+    """Refuse what only seems to isolate: migrations leave out constraints of tables that Django does not create."""
+    unmanaged = [(model, isolation) for model, isolation in declared.items() if not model._meta.managed]
+    if not any(isinstance(isolation, StoreIsolation) for _, isolation in unmanaged):
+        return
+    protected = declared_by_operations()
+    for model, isolation in unmanaged:
+        if isinstance(isolation, StoreIsolation) and model not in protected:
+            label = model._meta.label
+            text = f"{isolation.name}: no migration isolates the table of {label}, which is not managed"
+            hint = f'move the declaration into a migration that depends on its table: ProtectModel("{label}", …)'
+            yield Error(text, hint=hint, obj=model, id="salon_jobs.E010")
 
 
 def _of_stores(models: Sequence[type[Model]], declared: Declared, store: type[Model]) -> set[type[Model]]:

@@ -129,6 +129,7 @@ NO_PARENT = "E010) i: 'page'"
 # What is said of others: the texts between the bars.
 WRONG: tuple[tuple[str, str, str], ...] = (
     (STORE, UNDECLARED, f'{UNPROTECTED}|add StoreIsolation(field="store", name="…")'),
+    (STORE, f"managed = False; {RIGHT}", 'E010) i: no migration isolates|ProtectModel("library.Book'),
     ("owner = owned()", UNDECLARED, f'{UNPROTECTED}|add StoreIsolation(field="owner", name="…")'),
     (SHELF, UNDECLARED, f"{UNPROTECTED} or their rows"),
     (f"{STORE}\n{MEMBER}", UNDECLARED, 'W010)|MembershipIsolation(field="store", user_field="member",'),

@@ -6,14 +6,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db.migrations import RunSQL
 from django.db.migrations.operations.base import Operation
 
 from project.salon.models import Customer
 from salon_jobs.access import MembershipIsolation, StoreIsolation, SystemScope
-from salon_jobs.access.operations import ProtectModel, ReleaseModel
+from salon_jobs.access.operations import ProtectModel, ReleaseModel, RequireStore
 from salon_jobs.access.operations import access as declared
 from salon_jobs.core.errors import ConfigurationError
 from tests.migrations.operations import access_of, create, migrate
+from tests.support import seen
 
 OPEN = SystemScope(name="shelf_scope")
 NARROW = SystemScope(name="shelf_scope", web=["SELECT"], worker=[])
@@ -104,3 +106,18 @@ def test_last_operation_wins(
     graph = SimpleNamespace(leaf_nodes=lambda: [key], forwards_plan=lambda _: [key], nodes={key: migration})
     monkeypatch.setattr(declared, "MigrationLoader", lambda *_, **__: SimpleNamespace(graph=graph))
     assert declared.declared_by_operations() == expected
+
+
+@pytest.mark.usefixtures("tables")
+def test_table_that_django_does_not_create() -> None:
+    """Each operation does to it what it does to others."""
+    whole = create("Shelf")
+    whole.options["managed"] = False
+    state = migrate(RunSQL("CREATE TABLE shelf (id uuid PRIMARY KEY, store_id uuid, label text)"), whole)
+    migrate(ProtectModel("salon.Shelf", ISOLATION), state=state)
+    assert access_of("shelf")[0][2:4] == (True, True)
+    migrate(RequireStore("salon.Shelf", "store"), state=state, atomic=False)
+    nullable = "SELECT attnotnull FROM pg_attribute WHERE attrelid = 'shelf'::regclass AND attname = 'store_id'"
+    assert seen(nullable) == [(True,)]
+    migrate(ProtectModel("salon.Shelf", ISOLATION), state=state, backwards=True)
+    assert access_of("shelf")[0][2:4] == (False, False)

@@ -108,7 +108,7 @@ class InstallFanOutFunction(DatabaseOperation):
         """Ask the routers, also for the store model, whose table the function reads."""
         if not super().allowed(alias, app_label, state):
             return False
-        return conf.store_model is None or self.allow_migrate_model(alias, _store_model(conf.store_model, state))
+        return conf.store_model is None or self.allowed_for(alias, _store_model(conf.store_model, state))
 
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         """Create the function as its owner, so that the owner can grant EXECUTE on it."""
@@ -186,7 +186,7 @@ class ProtectModel(DatabaseOperation):
 
     def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
         """Ask the routers for the model, as the operation that created its table did."""
-        return self.allow_migrate_model(alias, self._model(state))
+        return self.allowed_for(alias, self._model(state))
 
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         self._put(schema_editor, self._model(state), self.constraint, self.instead_of)

@@ -14,6 +14,7 @@ from django.db.backends.utils import truncate_name
 from django.db.migrations import Migration
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
+from django.db.models import Model
 from pgtrigger.migrations import AddTrigger
 
 from salon_jobs.access.constraints import VALIDATE, row_by_row, row_security_of
@@ -64,6 +65,15 @@ class DatabaseOperation(Operation):
     def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
         """Ask the routers, as RunSQL does."""
         return router.allow_migrate(alias, app_label)
+
+    def allowed_for(self, alias: str, model: type[Model]) -> bool:
+        """Ask the routers for a model, also for one whose table Django does not create, which is protected as others.
+
+        Proxies and swapped models have no table of their own.
+        """
+        if model._meta.proxy or model._meta.swapped:
+            return False
+        return bool(router.allow_migrate_model(alias, model))
 
     @abstractmethod
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:

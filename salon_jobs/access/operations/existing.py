@@ -39,7 +39,7 @@ class _StoreField(DatabaseOperation):
 
     def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
         """Ask the routers for the model, as the operation that created its table did."""
-        return self.allow_migrate_model(alias, self._model(state))
+        return self.allowed_for(alias, self._model(state))
 
     def _model(self, state: ProjectState) -> type[Model]:
         return state.apps.get_model(self.model)
