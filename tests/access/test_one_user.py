@@ -89,3 +89,23 @@ def test_other_drifts_of_one_user(one_user: OneUser) -> None:
     [drift] = [each for each in one_user.drifts() if each["kind"] == "role attribute"]
     assert (drift["where"], drift["found"], drift["fix"]) == ("role postgres", "SUPERUSER BYPASSRLS", [])
     assert "salon_jobs convert" in drift["hint"]
+
+
+def test_partitions_are_named_once_a_table(one_user: OneUser) -> None:
+    """A partition that is made later is found as well; the fix leaves what the table shows."""
+    one_user.execute(
+        "CREATE TABLE customer_old () INHERITS (customer)",
+        "CREATE TABLE customer_older () INHERITS (customer_old)",
+        "ALTER TABLE customer_old ENABLE ROW LEVEL SECURITY",
+        f"ALTER TABLE customer_old OWNER TO {one_user.name}; ALTER TABLE customer_older OWNER TO {one_user.name}",
+    )
+    [drift] = one_user.drifts()
+    assert (drift["kind"], drift["where"]) == ("row-level security", 'table "public"."customer"')
+    assert drift["found"] == "none of public.customer_old, public.customer_older"
+    assert drift["fix"] == [
+        "ALTER TABLE public.customer_old FORCE ROW LEVEL SECURITY",
+        "ALTER TABLE public.customer_older ENABLE ROW LEVEL SECURITY",
+        "ALTER TABLE public.customer_older FORCE ROW LEVEL SECURITY",
+    ]
+    one_user.execute(*drift["fix"])
+    assert one_user.drifts() == []

@@ -29,6 +29,26 @@ def compare_security(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
                 yield Drift("row-level security", table.where, word, on if present else off, (fix,))
 
 
+def find_open_partitions(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+    """Yield tables whose partitions, or tables that inherit from them, show all rows to who names one of those.
+
+    Without a policy of its own, a partition under row-level security shows none; who reads the table sees those that
+    the table's policies show.
+    """
+    tables = {table.oid: (access, table) for access, table in declared.present if access.is_protected}
+    found: dict[int, dict[str, list[str]]] = {}
+    for oid, name, is_enabled, is_forced in catalogue.rows("partitions", tables=[*tables]):
+        access, _ = tables[oid]
+        missing = ["ENABLE"] * (not is_enabled) + ["FORCE"] * (access.force and not is_forced)
+        if missing:
+            found.setdefault(oid, {})[name] = [f"ALTER TABLE {name} {word} ROW LEVEL SECURITY" for word in missing]
+    for oid, partitions in found.items():
+        hint = "enable and force it in the migration that makes a partition"
+        fix = tuple(statement for statements in partitions.values() for statement in statements)
+        on = "row-level security of its partitions"
+        yield Drift("row-level security", tables[oid][1].where, on, f"none of {', '.join(partitions)}", fix, hint=hint)
+
+
 def compare_tables(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield owners, and privileges on tables, columns and sequences, that differ from those declared."""
     tables = {each.oid: each for each in catalogue.objects if each.is_relation}

@@ -300,6 +300,22 @@ SELECT owner::bigint, kind, name, text, fault, is_drift,
  WHERE owner = ANY (%(tables)s::bigint[]::oid[]) AND kind = ANY (%(kinds)s::text[])
  ORDER BY 1, 2, 3
 
+-- name: doctor_partitions
+-- Return the partitions of these tables at any depth, and the tables that inherit from them, with their row-level
+-- security: that of the table is not theirs.
+-- Locks: none. Role: any.
+WITH RECURSIVE below (root, oid) AS (
+    SELECT inhparent, inhrelid FROM pg_inherits WHERE inhparent = ANY (%(tables)s::bigint[]::oid[])
+     UNION
+    SELECT root, inhrelid FROM below JOIN pg_inherits ON inhparent = below.oid
+)
+SELECT root::bigint, format('%%I.%%I', n.nspname, c.relname), c.relrowsecurity, c.relforcerowsecurity
+  FROM below
+  JOIN pg_class c ON c.oid = below.oid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p')
+ ORDER BY 1, 2
+
 -- name: doctor_policies_of
 -- Return the policies that name one of these roles.
 -- Locks: none. Role: superuser.
