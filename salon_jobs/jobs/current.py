@@ -229,8 +229,7 @@ class RunningJob:
         the run has timed out already.
         """
         check_duration("by", by, LONGEST_DAYS)
-        if self.interrupted_by is not None:
-            raise self.interrupted_by
+        self.refuse_to_go_on()
         if self.times_out_at is not None:
             self.times_out_at += by.total_seconds()
             if self.on_extended is not None:
@@ -322,9 +321,16 @@ class RunningJob:
 
     def check_end(self) -> None:
         """Raise the error that keeps this run from succeeding: its interrupt, or TransactionBroken."""
-        if self.interrupted_by is not None:
-            raise self.interrupted_by
+        self.refuse_to_go_on()
         refuse_broken_transaction(self.connection)
+
+    def refuse_to_go_on(self) -> None:
+        """Raise the interrupt of this run again if it had one: a handler that caught it must not look like success."""
+        if self.interrupted_by is not None:
+            raise self.interrupted_by(
+                "the handler went on, which is no success: where it catches the timeout it may raise Discard, Snooze "
+                "or Retry; to succeed, it ends before current_job().deadline"
+            )
 
 
 def current_job() -> RunningJob:

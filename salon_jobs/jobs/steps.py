@@ -178,8 +178,7 @@ class Steps:
     def _save(self, name: str, started: float, value: str, *, position: int | None = None, ended: bool = True) -> None:
         """Keep a step under the job's lease. Raises what keeps the run from succeeding, and LeaseLost."""
         running = self._running
-        if running.interrupted_by is not None:
-            raise running.interrupted_by
+        running.refuse_to_go_on()
         refuse_broken_transaction(running.leases.connection)
         values = {"name": name, "attempt": running.attempt, "value": value, "position": position, "ended": ended}
         if not running.leases.save_step(running.job, **values, took_s=time.monotonic() - started):

@@ -25,6 +25,7 @@ from salon_jobs.core.outcomes import (
     NotStarted,
     Outcome,
     Released,
+    Retry,
     Snooze,
     Snoozed,
     Succeeded,
@@ -76,8 +77,8 @@ def execute(running: RunningJob) -> Outcome:
             refuse_vanished_store(running, clears=True)
             with ActiveContext(running.connection, job.store_id, atomic=False, by_statement=task.is_async):
                 call_handler(begun, running)
-        if running.interrupted_by is not None and not finishes_inside:
-            raise running.interrupted_by
+        if not finishes_inside:
+            running.refuse_to_go_on()
         if not was_in_transaction:
             refuse_open_transaction(running.connection)
         return SUCCEEDED[finishes_inside]
@@ -150,9 +151,11 @@ def ended_by(running: RunningJob, error: BaseException) -> Outcome:
             return Cancelled(CANCELLED, CANCELLED)
         return _released(running, "the run was interrupted when its process stopped")
     took_s = time.monotonic() - running.started
-    timed_out = TimedOut(f"timed out after {took_s:.3g} s").with_traceback(error.__traceback__)
+    # Of a handler that caught it and went on, the error says so.
+    went_on = f": {error}" if isinstance(error, TimedOut) and error.args else ""
+    timed_out = TimedOut(f"timed out after {took_s:.3g} s{went_on}").with_traceback(error.__traceback__)
     timed_out.__cause__ = None if isinstance(error, TimedOut) else error
-    return rules.outcome(timed_out)
+    return Errored(timed_out, delay=error.after) if isinstance(error, Retry) else rules.outcome(timed_out)
 
 
 def _met_read_only_server(running: RunningJob, error: BaseException) -> bool:

@@ -245,8 +245,7 @@ class AsyncLane:
             value = await self._call(begun, running)
             if context is not None:
                 context.close()
-            if running.interrupted_by is not None:
-                raise running.interrupted_by
+            running.refuse_to_go_on()
             if turns.keeps_thread:
                 await _on_thread(turns, lambda: refuse_open_transaction(running.connection))
             if not running.finished:  # otherwise it returns its result too late

@@ -155,6 +155,8 @@ def test_timeout_cancels_coroutine(
     work.run_on_thread(handler, tasks.async_store)
     assert rows() == [("queued", 1, None)]
     assert errors() == [(1, "salon_jobs.core.errors.TimedOut", "JOB.TIMED_OUT")]
+    [(message,)] = seen("SELECT message FROM salon_jobs_job_error")
+    assert ("the handler went on" in message) is (body is swallow)
     assert written() == ["cleaned up"]
     assert seen(SLEEPING) == [(0,)]
 

@@ -19,7 +19,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connection, connections, transaction
 
-from salon_jobs import Snooze, current_job
+from salon_jobs import Retry, Snooze, current_job
 from salon_jobs.admin import job as job_page
 from salon_jobs.core import tracing
 from salon_jobs.core.errors import Expired, Interrupted, OptionInvalid, TimedOut
@@ -125,6 +125,9 @@ def test_swallowed_timeout_is_no_success(
     work.run_on_thread(handler, declared)
     assert went_on == [True] * (swallowed is not Exception)
     assert (rows(), errors()) == ([("queued", 1, None)], [TIMED_OUT])
+    [(message,)] = seen("SELECT message FROM salon_jobs_job_error")
+    says_so = r"timed out after 0\.\d+ s: the handler went on, which is no success: .* Discard, Snooze or Retry; .*"
+    assert re.fullmatch(says_so if went_on else r"timed out after 0\.\d+ s", message)
 
 
 def finish() -> None:
@@ -137,14 +140,19 @@ def snooze() -> None:
     raise Snooze(timedelta(minutes=5))
 
 
+def retry() -> None:
+    raise Retry(after=timedelta(days=3))
+
+
 @pytest.mark.parametrize(
     ("before", "after", "left", "effects"),
     [
         (finish, None, [], ["effect"]),
         (None, finish, [("queued", 1, None)], []),
         (None, snooze, [("queued", 0, None)], []),
+        (None, retry, [("queued", 1, None)], []),
     ],
-    ids=["finished and committed before", "finishing after raises it again", "another end after"],
+    ids=["finished and committed before", "finishing after raises it again", "another end after", "a wait of its own"],
 )
 def test_other_ends_than_timeout(
     work: Work, limit_runs: LimitRuns, busy: Busy, before: Any, after: Any, left: list[Any], effects: list[str]
@@ -163,7 +171,10 @@ def test_other_ends_than_timeout(
 
     work.run_on_thread(handler, tasks.outside)
     assert (rows(), written()) == (left, effects)
-    assert errors() == [TIMED_OUT] * (after is finish)
+    assert errors() == [TIMED_OUT] * (after in (finish, retry))
+    if after is retry:
+        waits_for_days = "SELECT run_at > now() + interval '2 days' FROM salon_jobs_job"
+        assert seen(waits_for_days) == [(True,)]
 
 
 def test_extension_moves_both_ends(work: Work, limit_runs: LimitRuns, monkeypatch: pytest.MonkeyPatch) -> None:
