@@ -126,6 +126,11 @@ def in_chunks_with_results(store_id: UUID, sales: list[Sale]) -> list[int]:
     return list(hooks.store(store_id=store_id, sales=sales))
 
 
+@task(name="test-priced")
+def priced(price: Decimal, share: float, parts: list[Decimal]) -> None:
+    """Do nothing."""
+
+
 @task(name="test-typed")
 def typed(day: date, at: datetime, amount: Decimal, tags: list[str], ref: UUID | None = None) -> None:
     """Run the test's hook with converted arguments."""

@@ -154,7 +154,7 @@ class ConsumerSettings:
 
     ``source`` is an ARN or RN. With ``envelope`` "none", bodies are bare arguments in JSON, and the message id is the
     broker's. ``store`` is the store of the resulting store jobs: "envelope", or a fixed one. ``producers`` are those
-    whose messages are accepted; None accepts all.
+    whose messages are accepted; None accepts all. ``unknown_fields`` of a payload are ignored, or have it rejected.
     """
 
     source: str = setting("", _source)
@@ -163,6 +163,7 @@ class ConsumerSettings:
     replays: str = setting("accept", one_of("accept", "refuse"))
     store: StoreId = setting("envelope", _store)
     producers: tuple[str, ...] | None = setting(None, optional(names))
+    unknown_fields: str = setting("ignore", one_of("ignore", "reject"))
 
     @property
     def has_envelope(self) -> bool:

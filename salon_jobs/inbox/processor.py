@@ -151,42 +151,36 @@ def parse_envelope(
         task = tasks.get(envelope.event if settings.has_envelope else ANY_EVENT)
         if task is None:
             raise Refused(UNKNOWN_EVENT, f"TASKS maps no task to the event {envelope.event!r}")
-        arguments = task.payload.bind((), _arguments(envelope, settings, task))
+        arguments = _arguments(envelope, settings, task)
     except (Refused, PayloadInvalid) as error:
         return ParsedMessage(message_id, envelope, delivery, reason=Reason(error.code, str(error)))
     return ParsedMessage(message_id, envelope, delivery, task, arguments)
 
 
-def _arguments(envelope: Envelope, settings: ConsumerSettings, task: Task[..., Any]) -> dict[str, Any]:
-    """Return the payload's members and, for a store task, the store.
+def _arguments(envelope: Envelope, settings: ConsumerSettings, task: Task[..., Any]) -> Arguments:
+    """Return the payload's members as arguments of the task and, for a store task, the store.
 
     The store comes from the settings, else from the envelope, or from the payload where there is no envelope.
     """
     what, forms = ("payload", "") if settings.has_envelope else ("body", ", plain or in base64")
-    arguments = queries.members_of(envelope.payload, what=what, forms=forms)
-    if not task.is_store_task:
-        return arguments
-    names = [name for name in (STORE_ARGUMENT, task.payload.store_name) if name in arguments]
-    in_payload = _store_of(arguments.pop(names[0])) if names else None
-    if settings.store != "envelope":
-        store = _store_of(settings.store)
-    elif settings.has_envelope:
-        store = _store_of(envelope.store_id)
-    elif in_payload is not None:
-        store = in_payload
-    else:
-        text = f"its {what} has no {STORE_ARGUMENT}; send one, or set STORE when all are one store's"
-        raise PayloadInvalid(text)
-    if in_payload not in (None, store):
-        raise PayloadInvalid(f"its payload names another {STORE_ARGUMENT} than the message")
-    return {**arguments, STORE_ARGUMENT: store}
-
-
-def _store_of(value: object) -> StoreId:
-    try:
-        return store_key().parse(value)
-    except ValueError as error:
-        raise PayloadInvalid(f"its task is a store task, and its store ID {error}") from None
+    members = queries.members_of(envelope.payload, what=what, forms=forms)
+    store: StoreId | None = None
+    if task.is_store_task:
+        in_payload = queries.take_store(members, task.payload)
+        if settings.store != "envelope":
+            store = queries.store_of(settings.store)
+        elif settings.has_envelope:
+            store = queries.store_of(envelope.store_id)
+        elif in_payload is not None:
+            store = in_payload
+        else:
+            text = f"its {what} has no {STORE_ARGUMENT}; send one, or set STORE when all are one store's"
+            raise PayloadInvalid(text)
+        if in_payload not in (None, store):
+            raise PayloadInvalid(f"its payload names another {STORE_ARGUMENT} than the message")
+    known = {name: raw for name, raw in members.items() if name in task.payload.names}
+    # A payload of which nothing is known is no newer version of what the task takes.
+    return task.payload.bind_json(known if known and settings.unknown_fields == "ignore" else members, store)
 
 
 def _made_id(raw: str) -> str:

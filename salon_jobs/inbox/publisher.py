@@ -23,7 +23,6 @@ from salon_jobs.inbox import queries
 from salon_jobs.inbox.queries import InboxRow, Status
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import add
-from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.tenancy.connections import tidy_connections
 from salon_jobs.tenancy.context import context_of
 
@@ -84,10 +83,9 @@ class JobsPublisher(Publisher):
 
     def _add_job(self, message: OutgoingMessage, using: str) -> int:
         task = registry.get_task(_task_name(message))
-        arguments = queries.members_of(message.payload)
-        if message.store_id is not None and task.is_store_task:
-            arguments = {**arguments, STORE_ARGUMENT: str(message.store_id)}
-        job = task.new_job(task.payload.bind((), arguments), task.options)
+        members = queries.members_of(message.payload)
+        store = queries.take_store(members, task.payload) if task.is_store_task else None
+        job = task.new_job(task.payload.bind_json(members, message.store_id or store), task.options)
         with consuming([message], lambda each: each.traced(consumer=CONSUMER)) as [trace]:
             return add(replace(job, trace=trace), using=using).id
 

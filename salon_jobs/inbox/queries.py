@@ -6,19 +6,22 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
+import msgspec
 from django.db import connections, transaction
 from django.db.models.functions import Now
 from django.utils.translation import gettext
 
 from salon_jobs.brokers.source import Envelope
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import shown_message, storable
 from salon_jobs.core.errors import PayloadInvalid
 from salon_jobs.core.records import ActionResult, StoreId
 from salon_jobs.core.redaction import redacted, redacted_text
 from salon_jobs.db import statements
+from salon_jobs.jobs.payload import STORE_ARGUMENT, PayloadType
 from salon_jobs.models import InboxMessage
 
 Status: Final = InboxMessage.Status
@@ -122,15 +125,38 @@ def prune_inbox(age: timedelta, *, using: str) -> int:
     return int(deleted)
 
 
-def members_of(payload: str, *, what: str = "payload", forms: str = "") -> dict[str, Any]:
-    """Return the members of a payload. Raises PayloadInvalid if it is no JSON object."""
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def members_of(payload: str, *, what: str = "payload", forms: str = "") -> dict[str, msgspec.Raw]:
+    """Return the members of a payload, each as it was written. Raises PayloadInvalid if it is no JSON object."""
     try:
-        value: object = json.loads(payload)
+        return _members.decode(payload)
+    except msgspec.ValidationError as error:
+        raise PayloadInvalid(f"its {what} must be a JSON object: {error}") from error
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise PayloadInvalid(f"its {what} is not JSON{forms}: {error}") from error
-    if not isinstance(value, dict):
-        raise PayloadInvalid(f"its {what} must be a JSON object, not {type(value).__name__}")
-    return cast("dict[str, Any]", value)
+
+
+def take_store(members: dict[str, msgspec.Raw], payload: PayloadType) -> StoreId | None:
+    """Take the store out of a payload's members, under either of its names. Raises PayloadInvalid if they differ."""
+    found: set[StoreId] = set()
+    for name in {STORE_ARGUMENT, payload.store_name or STORE_ARGUMENT} & members.keys():
+        try:
+            found.add(store_of(msgspec.json.decode(members.pop(name))))
+        except msgspec.DecodeError as error:
+            raise PayloadInvalid(f"its {name} is not JSON: {error}") from error
+    if len(found) > 1:
+        raise PayloadInvalid(f"its payload names two stores, as {STORE_ARGUMENT} and as {payload.store_name}")
+    return next(iter(found), None)
+
+
+def store_of(value: object) -> StoreId:
+    """Return the key of a store. Raises PayloadInvalid."""
+    try:
+        return store_key().parse(value)
+    except ValueError as error:
+        raise PayloadInvalid(f"its task is a store task, and its store ID {error}") from None
 
 
 def kept_text(envelope: Envelope | None, raw: str) -> str:

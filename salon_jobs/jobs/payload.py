@@ -120,6 +120,21 @@ class PayloadType:
         bound.apply_defaults()
         return self.validate(bound.arguments)
 
+    def bind_json(self, members: Mapping[str, msgspec.Raw], store_id: object = None) -> Arguments:
+        """Bind the members of a JSON object to the signature, the store apart: numbers keep all of their digits.
+
+        Raises PayloadInvalid with path and expected type.
+        """
+        for name in members:
+            if name not in self._types:
+                raise self._unknown(name, self._types.keys() - members.keys())
+        try:
+            struct = self._decoder.decode(msgspec.json.encode(members))
+        except Exception as error:  # a type's own constructor may raise anything
+            raise self._misfit(error) from None
+        store = {} if self.store_name is None else {self.store_name: store_id}
+        return self.validate({name: getattr(struct, name) for name in self._types} | store)
+
     def validate(self, arguments: Mapping[str, Any]) -> Arguments:
         """Validate named arguments. Raises PayloadInvalid with path and expected type.
 
