@@ -33,6 +33,11 @@ def duration(seconds: float | None, say: Callable[[str], str] = str) -> str:
     return say(unit) % {"number": f"{number:.0f}" if number >= 10 else f"{number:.2g}"}
 
 
+def in_seconds(seconds: float) -> str:
+    """Format a duration in seconds, which compare with a setting: ``7,500 s``, ``0.25 s``."""
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
+
+
 def distance(at: datetime, now: datetime, say: Callable[[str], str] = str) -> str:
     """Format an instant relative to now; ``say`` as in ``duration``."""
     distance_s = (now - at).total_seconds()

@@ -19,7 +19,7 @@ from salon_jobs.core.errors import OptionInvalid, TaskInvalid, suggest
 from salon_jobs.core.outcomes import DISCARDED, Cancelled, Errored, Retry
 from salon_jobs.core.records import GivenStore, JobKeyMode, StoreId
 from salon_jobs.core.text import shown
-from salon_jobs.core.units import EARLIEST, LATEST, RATE_UNITS
+from salon_jobs.core.units import EARLIEST, LATEST, RATE_UNITS, in_seconds
 from salon_jobs.db.instants import from_project
 
 if TYPE_CHECKING:
@@ -476,8 +476,8 @@ class Timeouts:
         limit_s, counted_s = self.wait_timeout.total_seconds(), self._counted_s(waited_s)
         if counted_s <= limit_s:
             return None
-        counted = "" if self.wait_overtime is None else f" {counted_s:.3g} s of it after the overtime,"
-        return f"waited {waited_s:.3g} s,{counted} longer than {limit_s:.3g} s"
+        counted = "" if self.wait_overtime is None else f" {in_seconds(counted_s)} of it after the overtime,"
+        return f"waited {in_seconds(waited_s)},{counted} longer than {in_seconds(limit_s)}"
 
     def run_s(self, waited_s: float) -> float | None:
         """Return how long a run may take after this wait, in seconds; None without a timeout."""

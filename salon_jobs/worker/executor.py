@@ -31,6 +31,7 @@ from salon_jobs.core.outcomes import (
     Succeeded,
     not_repeated,
 )
+from salon_jobs.core.units import in_seconds
 from salon_jobs.db.read_only import failed_read_only, refuses_writes
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs import current
@@ -153,7 +154,7 @@ def ended_by(running: RunningJob, error: BaseException) -> Outcome:
     took_s = time.monotonic() - running.started
     # Of a handler that caught it and went on, the error says so.
     went_on = f": {error}" if isinstance(error, TimedOut) and error.args else ""
-    timed_out = TimedOut(f"timed out after {took_s:.3g} s{went_on}").with_traceback(error.__traceback__)
+    timed_out = TimedOut(f"timed out after {in_seconds(took_s)}{went_on}").with_traceback(error.__traceback__)
     timed_out.__cause__ = None if isinstance(error, TimedOut) else error
     return Errored(timed_out, delay=error.after) if isinstance(error, Retry) else rules.outcome(timed_out)
 

@@ -19,6 +19,7 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.core.outcomes import Errored
 from salon_jobs.core.records import JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
+from salon_jobs.core.units import in_seconds
 from salon_jobs.db import statements
 from salon_jobs.db.statements import briefly, is_held_up
 from salon_jobs.jobs import enqueue, registry
@@ -192,7 +193,7 @@ def _fail_overdue(run: InFlightRun, leases: Leases) -> None:
         running = RunningJob(job, task, leases, leases.connection)
         running.started = run.began
         took_s = run.kill_at - run.began
-        killed = TimedOut(f"timed out, went on for {took_s:.3g} s and was killed with its process")
+        killed = TimedOut(f"timed out, went on for {in_seconds(took_s)} and was killed with its process")
         try:
             settle(running, Errored(killed))
         except OperationalError as error:  # it is rescued like the others

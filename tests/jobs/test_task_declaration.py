@@ -414,6 +414,7 @@ def test_job_expires_after_wait_timeout() -> None:
     timeouts = Timeouts(wait_timeout=MINUTE)
     assert timeouts.expiry(60) is None
     assert timeouts.expiry(61) == "waited 61 s, longer than 60 s"
+    assert timeouts.expiry(7_500.4) == "waited 7,500 s, longer than 60 s"
 
 
 def test_wait_timeout_counts_after_overtime() -> None:
