@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import sys
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -17,6 +20,7 @@ from salon_jobs.schedules.due import StoredSchedules
 from salon_jobs.testing import drain_jobs
 from tests.management.operator import run
 from tests.support import change, seen
+from tests.tasks import system
 
 
 def page(path: str) -> pytest.MarkDecorator:
@@ -77,7 +81,7 @@ def test_flows_page(calls: list[str], capsys: pytest.CaptureFixture[str]) -> Non
 
 @page("how-to/schedules")
 def test_schedules_page(calls: list[str], stores: list[UUID], capsys: pytest.CaptureFixture[str]) -> None:
-    add, change_them, look = calls
+    add, change_them, look, _ = calls
     names: dict[str, Any] = {"store_id": stores[0]}
     exec(add, names)
     assert capsys.readouterr().out == "created\n"
@@ -91,6 +95,76 @@ def test_schedules_page(calls: list[str], stores: list[UUID], capsys: pytest.Cap
     assert capsys.readouterr().out.splitlines() == ["terminal 7", f"Sales of {stores[0]}"]
     exec(look, names)
     assert capsys.readouterr().out.endswith(" succeeded\n")
+
+
+def periodic_task(name: str, **given: Any) -> SimpleNamespace:
+    """Return a row of django-celery-beat, with its defaults."""
+    schedules = dict.fromkeys(("interval", "crontab", "solar", "clocked"))
+    instants: dict[str, Any] = dict.fromkeys(("start_time", "expires"))
+    options = dict.fromkeys(("queue", "exchange", "routing_key", "priority", "expire_seconds"))
+    row = {"task": "shop.tasks.heartbeat", "args": "[]", "kwargs": "{}", "enabled": True, "one_off": False}
+    return SimpleNamespace(name=name, **schedules | instants | options | row | given)
+
+
+def crontab(minute: str, hour: str, day_of_month: str, month_of_year: str, day_of_week: str) -> SimpleNamespace:
+    days = {"day_of_month": day_of_month, "month_of_year": month_of_year, "day_of_week": day_of_week}
+    return SimpleNamespace(minute=minute, hour=hour, timezone=ZoneInfo("Asia/Tokyo"), **days)
+
+
+def copy_rows(script: str, rows: list[SimpleNamespace], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the script on rows of django-celery-beat, which is not installed."""
+    objects = SimpleNamespace(order_by=lambda name: sorted(rows, key=attrgetter(name)))
+    models = SimpleNamespace(PeriodicTask=SimpleNamespace(objects=objects))
+    modules = {"django_celery_beat.models": models, "shop": SimpleNamespace(tasks=SimpleNamespace(heartbeat=system))}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    exec(script, {})
+
+
+@page("how-to/schedules")
+@pytest.mark.usefixtures("database")
+def test_copied_schedules_of_celery(
+    calls: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the script leaves out is printed first."""
+    minute, at_nine = SimpleNamespace(schedule=SimpleNamespace(run_every=timedelta(minutes=1))), ("0", "9")
+    cleanup = "celery.backend_cleanup"
+    ended = datetime(2020, 1, 1, tzinfo=UTC)
+    rows = [
+        periodic_task("minutely", interval=minute, kwargs='{"note": "a"}', start_time=ended, queue="mail", priority=3),
+        periodic_task("monthly", crontab=crontab("0, 30", "9", "1,15", "*", "*"), enabled=False),
+        periodic_task("weekly", crontab=crontab(*at_nine, "*", "*", "mon"), expire_seconds=60),
+        periodic_task("both", crontab=crontab(*at_nine, "1-7", "*", "mon")),
+        periodic_task("both, by steps", crontab=crontab(*at_nine, "*/2", "*", "mon")),
+        periodic_task("dawn", solar=SimpleNamespace(event="sunrise")),
+        periodic_task("once", clocked=SimpleNamespace(clocked_time=ended), one_off=True),
+        periodic_task("ended", interval=minute, expires=ended),
+        periodic_task("later", interval=minute, start_time=datetime.now(UTC) + timedelta(days=1)),
+        periodic_task(cleanup, task=cleanup, crontab=crontab("0", "4", "*", "*", "*")),
+    ]
+    copy_rows(calls[-1], rows, monkeypatch)
+    shown = [line.partition(" due on days")[0] for line in capsys.readouterr().out.splitlines()]
+    assert shown == [
+        "left out: both: it is",
+        "left out: both, by steps: it is",
+        "left out: celery.backend_cleanup: celery.backend_cleanup is not in TASKS",
+        "left out: dawn: it follows the sun: let its job snooze until the instant that you compute",
+        "left out: ended: it begins or ends at an instant: schedule it then, or delete it then",
+        "left out: later: it begins or ends at an instant: schedule it then, or delete it then",
+        "left out of minutely: queue=mail",
+        "left out of minutely: priority=3",
+        "left out: once: it runs once: enqueue it with run_at",
+        "left out of weekly: expire_seconds=60",
+        "copied: minutely",
+        "copied: monthly",
+        "copied: weekly",
+    ]
+    columns = "key, line, timezone, every, payload->>'note', paused_at IS NOT NULL"
+    assert seen(f"SELECT {columns} FROM salon_jobs_schedule ORDER BY key") == [
+        ("minutely", "", "UTC", timedelta(minutes=1), "a", False),
+        ("monthly", "0,30 9 1,15 * *", "Asia/Tokyo", None, "", True),
+        ("weekly", "0 9 * * mon", "Asia/Tokyo", None, "", False),
+    ]
 
 
 @page("how-to/django-tasks")
