@@ -17,6 +17,7 @@ from salon_jobs.access.operations.access import declarations
 from salon_jobs.access.relations import Name, relations_of
 from salon_jobs.conf import is_strict
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_model
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.db.connections import is_of_jobs
 from salon_jobs.tenancy.active import expects_no_rows, innermost
@@ -50,6 +51,9 @@ def _error(alias: str, table: str) -> str:
     if not is_of_jobs(alias):
         where, using = f" on the database {alias!r}", f", using={alias!r}"
         otherwise = f", or have DATABASE_ROUTERS send it to {conf.database!r}"
+    store = store_model()
+    if store is not None and table == store._meta.db_table:
+        otherwise += "; to add one, call salon_jobs.tenancy.create_store"
     return (
         f"no store is set{where}, so this statement would find no row of {table}: run it in tenant_context(…{using}),"
         f" with atomic=False in a transaction, in a store task or a request of a store{otherwise}; or, where no rows"

@@ -10,7 +10,7 @@ from django.contrib import admin, messages
 from django.contrib.admin import options
 from django.contrib.admin.utils import get_fields_from_path
 from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied
-from django.db import DatabaseError, connections, router, transaction
+from django.db import DatabaseError, router, transaction
 from django.db.models import Model, QuerySet
 from django.db.models.base import ModelBase
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -22,7 +22,6 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
 from salon_jobs.access.constraints import AccessConstraint, SystemScope
-from salon_jobs.access.objects import identifier
 from salon_jobs.conf.store_key import store_key, store_model
 from salon_jobs.core.records import StoreId
 from salon_jobs.db.connections import alias_of
@@ -31,6 +30,7 @@ from salon_jobs.tenancy.active import current_store_id, expect_no_rows
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.names import store_name, store_words
 from salon_jobs.tenancy.request import stream_as
+from salon_jobs.tenancy.stores import new_key
 from salon_jobs.tenancy.violations import violation_of
 
 if TYPE_CHECKING:
@@ -263,13 +263,8 @@ class StoreAdminMixin(_OffersStore, ModelAdmin):
             if store is not None and exists(store) and not may_choose(request, store):
                 raise PermissionDenied("this key is taken")
             return store
-        if field.has_default():
-            return store_key().parse(field.get_default())
-        connection = connections[router.db_for_write(self.model)]
-        with connection.cursor() as cursor:
-            sequence = "SELECT nextval(pg_get_serial_sequence(%s, %s))"
-            cursor.execute(sequence, [identifier(self.model._meta.db_table), field.column])
-            return cursor.fetchone()[0]
+        key = new_key(self.model(), using=router.db_for_write(self.model))
+        return None if key in (None, "") else store_key().parse(key)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Any:
         """Give a new store the key whose context is open."""

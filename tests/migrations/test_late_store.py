@@ -56,6 +56,8 @@ def test_plain_queue_gets_numbered_stores(fresh: str, owned: Owned) -> None:
     succeed_together(fix, ("salon_jobs", "doctor", "--fail"), enqueue, of_store, **numbers)
     added = "SELECT store_id FROM salon_jobs_job ORDER BY id"
     assert rows(fresh, added) == [(None,), (None,), (7,)]
+    signs_up = "from salon_jobs.tenancy import create_store; print('keys', *(create_store().pk for _ in range(2)))"
+    assert "keys 1 2" in succeed("shell", "-c", signs_up, **numbers)
     refused = manage(*fix, **project)
     assert refused.returncode == 1
     assert 'invalid input syntax for type uuid: "7"' in refused.stderr

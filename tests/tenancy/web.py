@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
@@ -125,19 +126,27 @@ def configured(**options: Any) -> override_settings:
     return override_settings(ROOT_URLCONF="tests.tenancy.web", ALLOWED_HOSTS=["*"], SALON_JOBS=wanted)
 
 
-@pytest.fixture
-def web_role(database: None) -> Iterator[None]:
-    """Make ``default`` the web role's connection, in this thread and in those that a server starts."""
+@contextmanager
+def logged_in_as(alias: str) -> Iterator[None]:
+    """Make ``default`` a connection of an alias's login, in this thread and in those that a server starts."""
     worker, settings = connections["default"], connections.settings["default"]
     # Under ASGI each request has a thread, and its connection goes with it.
-    connections.settings["default"] = {**connections.settings["web"], "CONN_MAX_AGE": 0}
+    connections.settings["default"] = {**connections.settings[alias], "CONN_MAX_AGE": 0}
     del connections["default"]
-    Hook.view = look
-    with configured():
+    try:
         yield
-    connections["default"].close()
-    connections.settings["default"] = settings
-    connections["default"] = worker
+    finally:
+        connections["default"].close()
+        connections.settings["default"] = settings
+        connections["default"] = worker
+
+
+@pytest.fixture
+def web_role(database: None) -> Iterator[None]:
+    """Make ``default`` the web role's connection."""
+    Hook.view = look
+    with logged_in_as("web"), configured():
+        yield
 
 
 @pytest.fixture

@@ -491,6 +491,8 @@ def sign_in(request: HttpRequest, *, following: str = "") -> HttpResponse:
 
 assert_type(sign_in(HttpRequest(), following="/"), HttpResponse)
 assert_type(tenancy.stores_of(AnonymousUser()), tuple[Any, ...])
+assert_type(tenancy.create_store(name="Ginza"), Any)
+tenancy.create_store("Ginza")  # E
 
 
 class ByName(tenancy.SubdomainResolver):
