@@ -77,7 +77,10 @@ DOORS: dict[str, Callable[[Any], object]] = {
     "payload": lambda value: enqueue_job("test-system", value),
     "argument": lambda value: enqueue_job("test-system", {str(value)[:100_000]: value}),
     **{name: enqueue_with_option(name) for name in ("queue", "priority", "max_attempts", "run_at", "run_in")},
-    **{name: enqueue_with_option(name) for name in ("expires_at", "job_key", "job_key_mode", "keep_result")},
+    **{
+        name: enqueue_with_option(name)
+        for name in ("expires_at", "expires_in", "job_key", "job_key_mode", "keep_result")
+    },
     "concurrency_key": enqueue_with_option("concurrency_key"),
     "unknown option": lambda value: enqueue_with(**{f"no {str(value)[:1_000_000]}": value}),
     **{f"task {name}": declare_with(name) for name in ("name", "backoff", "retry_on", "timeout")},

@@ -87,6 +87,8 @@ class EnqueueOptions(TypedDict, total=False):
     """How long from now it is due, by the database's clock; instead of ``run_at``."""
     expires_at: Annotated[datetime | None, check_instant]
     """When it is cancelled if it has not begun."""
+    expires_in: Annotated[timedelta | None, check_duration]
+    """How long from now until then, by the database's clock; instead of ``expires_at``."""
     job_key: Annotated[str | None, partial(check_text, longest=LONGEST["job_key"])]
     """Its key, instead of the one that the task's template gives."""
     job_key_mode: Annotated[KeyMode | None, check_key_mode]
@@ -166,6 +168,7 @@ class JobOptions:
     run_at: datetime | None = None
     run_in: timedelta | None = None
     expires_at: datetime | None = None
+    expires_in: timedelta | None = None
     job_key: str | None = None
     job_key_mode: KeyMode = "replace"
     max_wait: timedelta | None = None
@@ -180,6 +183,8 @@ class JobOptions:
                 object.__setattr__(self, name, checked)
         if self.run_in is not None and self.run_at is not None:
             raise OptionInvalid("run_in and run_at both say when the job is due: pass one of them")
+        if self.expires_in is not None and self.expires_at is not None:
+            raise OptionInvalid("expires_in and expires_at both say when the job expires: pass one of them")
 
     def values(self) -> dict[str, Any]:
         """Return the options by name."""
@@ -255,7 +260,7 @@ OTHER_WORDS: Final = {
     "acks_late": "at_most_once=True instead of acks_late=False, and nothing instead of True",
     "autoretry_for": "retry_on=(…)",
     "dont_autoretry_for": "fail_on=(…)",
-    "expires": "using(expires_at=…)",
+    "expires": "using(expires_in=timedelta(…)) or using(expires_at=…)",
     "lock": "concurrency_key='…'",
     "queue_name": "queue='…'",
     "queueing_lock": "job_key='…'",

@@ -19,14 +19,14 @@ from django.db.backends.utils import CursorWrapper
 from django.test.utils import CaptureQueriesContext
 from psycopg.pq import TransactionStatus
 
-from salon_jobs import enqueue_job, fan_out
+from salon_jobs import enqueue_job, fan_out, flow
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.db import notify
 from salon_jobs.db.connections import plain_cursor
 from salon_jobs.db.notify import MORE, WakeUps
 from salon_jobs.jobs import EnqueueAction, JobHandle, enqueue
 from salon_jobs.jobs.options import KeyMode
-from salon_jobs.testing import assert_enqueued
+from salon_jobs.testing import assert_enqueued, drain_jobs
 from tests import tasks
 from tests.jobs.interrupts import interrupted_while_waiting
 from tests.jobs.rows import count, jobs
@@ -110,22 +110,37 @@ def test_options_reach_the_row(stores: list[UUID]) -> None:
     assert options.items() <= row.items()
 
 
-def test_run_in_counts_from_statement(stores: list[UUID]) -> None:
-    """It is added by the database, by its clock."""
+@pytest.mark.parametrize(("option", "column"), [("run_in", "run_at"), ("expires_in", "expires_at")])
+def test_time_from_now_counts_from_statement(stores: list[UUID], option: Any, column: str) -> None:
+    """It is added by the database, by its clock; a replacement counts anew."""
     hour = timedelta(hours=1)
-    in_store, keyed = tasks.in_store.using(run_in=hour), tasks.keyed.using(run_in=hour, job_key="same")
+    options: dict[str, Any] = {option: hour}
+    in_store, keyed = tasks.in_store.using(**options), tasks.keyed.using(**options, job_key_mode="replace")
+    keyed.enqueue(store_id=stores[0], number=1)
     with transaction.atomic():
         [(before,)] = seen("SELECT clock_timestamp()")
         in_store.enqueue(store_id=stores[0])
-        tasks.system.using(run_in=hour).enqueue()
-        keyed.enqueue(store_id=stores[0], number=1)
+        tasks.system.using(**options).enqueue()
+        assert keyed.enqueue(store_id=stores[0], number=1).action == "replaced"
         in_store.enqueue_many(tasks.in_store.call(store_id=stores[0], number=n) for n in range(2))
+        tasks.system.using(**options, unique_for=hour).enqueue(note="unique")
+        enqueue_job("test-system", {}, **options)
+        fan_out(in_store)
+        with flow("later") as members:
+            members.add(tasks.system.call(), **options)
         [(after,)] = seen("SELECT clock_timestamp()")
-    runs = [run_at for (run_at,) in jobs("run_at")]
-    assert len(runs) == 5
-    assert all(before + hour <= run_at <= after + hour for run_at in runs)
+    instants = [instant for (instant,) in jobs(column)]
+    assert len(instants) == 11
+    assert all(before + hour <= instant <= after + hour for instant in instants)
     pattern = tasks.in_store.new_job(None, in_store.options)
-    assert (pattern.run_at, pattern.run_in) == (None, hour), "the sum is left to the database"
+    assert (getattr(pattern, column), getattr(pattern, option)) == (None, hour), "the sum is left to the database"
+
+
+def test_expired_job_does_not_run(database: None) -> None:
+    """One with ``expires_in`` zero has expired when it is claimed."""
+    tasks.system.using(expires_in=timedelta(0)).enqueue()
+    drain_jobs()
+    assert seen("SELECT state, reason FROM salon_jobs_job") == [("cancelled", "expired: claimed after expires_at")]
 
 
 def test_commit_of_due_jobs_wakes_once(database: None) -> None:
@@ -190,6 +205,12 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"run_in": 300}, "run_in must be a timedelta from zero to 36,500 days, not 300"),
     ({"run_in": timedelta(seconds=-1)}, "run_in must be a timedelta from zero to 36,500 days, not datetime.timedelta"),
     ({"run_in": timedelta(0), "run_at": LATER}, "run_in and run_at both say when the job is due: pass one of them"),
+    ({"expires_in": 300}, "expires_in must be a timedelta from zero to 36,500 days, not 300"),
+    (
+        {"expires_in": timedelta(0), "expires_at": LATER},
+        "expires_in and expires_at both say when the job expires: pass one of them",
+    ),
+    ({"expires": 60}, "no option 'expires'; use using(expires_in=timedelta(…)) or using(expires_at=…)"),
     ({"keep_result": timedelta(-1)}, "keep_result must be a timedelta from zero"),
 ]
 

@@ -207,6 +207,7 @@ def test_migration_gets_through_or_gives_up(busy: str) -> None:
         partial(migrate, "0002_protect"): False,
         partial(migrate, "0003_fan_out"): True,
         partial(migrate, "0004_flow_retry"): True,
+        partial(migrate, "0005_expires_in"): True,
         partial(isolate, False): False,
         partial(isolate, True): False,
     }

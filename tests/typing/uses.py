@@ -168,6 +168,7 @@ assert_type(of_store.enqueue_many(of_store.call(store_id=STORE, day=TODAY) for _
 of_store.using(job_key_mode="unsafe_dedupe").enqueue_many([of_store.call(STORE, TODAY)])
 of_store.enqueue_many([of_store.call(STORE, TODAY)], then=system.call())
 of_store.using(run_in=timedelta(minutes=5)).enqueue(STORE, TODAY)
+of_store.using(expires_in=timedelta(minutes=5)).enqueue(STORE, TODAY)
 limited.using(concurrency_key="mine").enqueue(store_id=STORE)
 system.enqueue()
 assert_type(without_a_name.enqueue(day=TODAY), jobs.JobHandle)
@@ -285,6 +286,7 @@ of_store.using(priority="high")  # E
 of_store.using(job_key_mode="replase")  # E
 of_store.using(run_at=TODAY)  # E
 of_store.using(run_in=300)  # E
+of_store.using(expires_in=300)  # E
 of_store.using(concurrency_key=1)  # E
 of_store.call(store_id=STORE)  # E
 of_store.call(day=TODAY)  # E

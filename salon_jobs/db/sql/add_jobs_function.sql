@@ -1,9 +1,9 @@
 -- Define salon_jobs_add_jobs (version 1), which adds one or many jobs of one task, with keys or without, of stores or
 -- of none, and those of a fan-out. Either all have a key or none. Each array has an element per job; payloads and
 -- store_ids may have one for all. options holds the rest by name, for all of them: the columns that an enqueue sets,
--- run_in, job_key_mode and max_wait; of a single job, its keys and public_id as well. Returns a row for each job that was added or
--- already there: without keys in the given order, with keys in any. With unsafe_dedupe, a key is missing from the
--- result if its holder changed meanwhile: call again.
+-- run_in, expires_in, job_key_mode and max_wait; of a single job, its keys and public_id as well. Returns a row for
+-- each job that was added or already there: without keys in the given order, with keys in any. With unsafe_dedupe, a
+-- key is missing from the result if its holder changed meanwhile: call again.
 -- With max_wait, replacing a waiting job postpones it no further than that after it was added.
 -- With unique_for, which is for one job, its mark comes first: the first enqueue in the period writes it, and calls this
 -- function without the option; the others find it, those at the same time after waiting for the first one's commit.
@@ -69,6 +69,7 @@ BEGIN
     END IF;
     job_keys := coalesce($5, CASE WHEN $4->>'job_key' IS NOT NULL THEN ARRAY[$4->>'job_key'] END);
     job.run_at := coalesce(job.run_at, statement_timestamp() + ($4->>'run_in')::interval, now());
+    job.expires_at := coalesce(job.expires_at, statement_timestamp() + ($4->>'expires_in')::interval);
     IF $4->>'unique_for' IS NOT NULL THEN
         mark := left(encode(sha256(convert_to(jsonb_build_array(
                          $1, $3[1], $5[1], CASE WHEN $5 IS NULL THEN payload_of_all END)::text, 'UTF8')), 'hex'), 32);

@@ -1,6 +1,6 @@
 -- Define salon_jobs_enqueue (version 1), which adds one job without a key and returns its id: 0.15 ms less than
 -- salon_jobs_add_jobs takes for one job, whose arrays, sort and tuplestores cost as much as the row. options holds the
--- columns that an enqueue sets, by name, and run_in; each read by itself, for a record of all would cost more.
+-- columns that an enqueue sets, by name, run_in and expires_in; each read by itself: a record of all would cost more.
 -- SECURITY DEFINER, its check of access and that of the public id: as salon_jobs_add_jobs. enable_seqscan: the server
 -- keeps plans, and one that was made for an empty table must find its row by the index later on too.
 -- Locks: none. Replace it only with a definition that accepts the same arguments.
@@ -28,7 +28,7 @@ BEGIN
     VALUES ($1, $3, coalesce($4->>'queue', 'default'), coalesce(($4->>'priority')::smallint, 0),
             coalesce(($4->>'max_attempts')::smallint, 25),
             coalesce(($4->>'run_at')::timestamptz, statement_timestamp() + ($4->>'run_in')::interval, now()),
-            ($4->>'expires_at')::timestamptz, $2::jsonb, ($4->>'tick')::timestamptz,
+            coalesce(($4->>'expires_at')::timestamptz, statement_timestamp() + ($4->>'expires_in')::interval), $2::jsonb, ($4->>'tick')::timestamptz,
             nullif($4->>'concurrency_key', ''), $4->'trace', new_id, ($4->>'keep_result')::interval,
             $4->>'ordered')
     RETURNING j.id INTO added;
