@@ -7,10 +7,12 @@ where it is used, and the same test knows it.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import Token
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -106,6 +108,36 @@ def thread_sensitive(executor: Executor) -> ThreadSensitiveContext:
     context.token = SyncToAsync.thread_sensitive_context.set(context)
     AsyncToSync.executors.current = None
     return context
+
+
+def has_shared_thread() -> bool:
+    """Return whether ``sync_to_async`` goes to the thread of all tasks of the process that have no other."""
+    return not (
+        getattr(AsyncToSync.executors, "current", None)
+        or SyncToAsync.thread_sensitive_context.get(None)
+        or asyncio.get_running_loop() in AsyncToSync.loop_thread_executors
+    )
+
+
+def shared_thread() -> Executor:
+    """Return what runs the calls of those tasks."""
+    return SyncToAsync.single_thread_executor
+
+
+def give_thread(executor: Executor) -> Token[ThreadSensitiveContext]:
+    """Make ``sync_to_async`` use this executor in the current task, and in those that it starts from now on.
+
+    ``ThreadSensitiveContext(executor=…)`` would refuse every call of a task that outlives it.
+    """
+    context = ThreadSensitiveContext()
+    SyncToAsync.context_to_thread_executor[context] = executor
+    return SyncToAsync.thread_sensitive_context.set(context)
+
+
+def take_thread_back(token: Token[ThreadSensitiveContext]) -> None:
+    """Undo ``give_thread`` in the task that called it; elsewhere, such as in the end of a generator, do nothing."""
+    with suppress(ValueError):
+        SyncToAsync.thread_sensitive_context.reset(token)
 
 
 @cache

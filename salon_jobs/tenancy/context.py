@@ -26,6 +26,7 @@ from salon_jobs.db.statements import in_one_trip
 from salon_jobs.tenancy import active, guc
 from salon_jobs.tenancy.active import ActiveContext, carry_to_callbacks, current_store_id, open_store, session_context
 from salon_jobs.tenancy.connections import discard, reset_raw, watched
+from salon_jobs.tenancy.threads import OwnThread
 
 
 def reset_store(connection: Connection[Any]) -> None:
@@ -239,7 +240,8 @@ def tenant_context(
     and sets the store locally in it. ``atomic=False`` holds no transaction: the store is set in every transaction that
     the block begins; a statement between them sees no rows, or with ``async with`` gets its own transaction.
     ``scope="session"``, with ``atomic=False``, puts the store on the session of a direct connection, where statements
-    outside a transaction see it too.
+    outside a transaction see it too. With ``async with``, a block that holds a transaction or session gets a thread and
+    a connection if its task shares them with others, perhaps after a wait.
 
     ``on_commit`` callbacks registered inside also run as the store; those of a bare ``transaction.atomic()`` in a block
     without a transaction run between the block's transactions.
@@ -253,10 +255,10 @@ def tenant_context(
     if scope == "session":
         if atomic:
             raise TenantContextError("scope='session' holds no transaction: pass atomic=False")
-        return TenantContext(partial(SessionContext, store=store, switch=switch), using)
+        return TenantContext(partial(SessionContext, store=store, switch=switch), using, holds=True)
     if scope != "transaction":
         raise TenantContextError(f"scope must be 'transaction' or 'session', not {shown(scope)}")
-    return TenantContext(partial(ActiveContext, store=store, atomic=atomic, switch=switch), using)
+    return TenantContext(partial(ActiveContext, store=store, atomic=atomic, switch=switch), using, holds=atomic)
 
 
 def context_of(store_id: StoreId | None, *, using: str | None = None) -> TenantContext | nullcontext[None]:
@@ -270,8 +272,9 @@ class TenantContext:
     Each entry opens its own ``ActiveContext``, so that code left over from an earlier entry is outside the next.
     """
 
-    def __init__(self, make: Callable[..., ActiveContext], using: str | None) -> None:
-        self._make, self.alias = make, alias_of(using)
+    def __init__(self, make: Callable[..., ActiveContext], using: str | None, *, holds: bool) -> None:
+        self._make, self.alias, self._holds = make, alias_of(using), holds
+        self._thread: OwnThread | None = None
         self._active: ActiveContext | None = None
         self._surrounding: tuple[ActiveContext, ...] = ()
 
@@ -285,9 +288,10 @@ class TenantContext:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        context, self._active = self._active, None
-        if context is not None:
-            context.__exit__(kind, error, traceback)
+        try:
+            self._leave(kind, error, traceback)
+        finally:
+            self._end_thread()
 
     @property
     def is_lost(self) -> bool:
@@ -295,20 +299,26 @@ class TenantContext:
         return self._active is not None and is_lost(self._active.connection)
 
     async def __aenter__(self) -> Self:
+        thread = await OwnThread.taken() if self._holds and not self.is_open else None
         try:
             await sync_step(partial(self._enter, by_statement=True))
-        except asyncio.CancelledError as error:
-            if self.is_open:
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and self.is_open:
+                self._thread = thread
                 active.surround_with(self._surrounding)
                 await self.__aexit__(type(error), error, error.__traceback__)
+            elif thread is not None:
+                thread.end()
             raise
+        self._thread = thread
         active.surround_with(self._surrounding)
         return self
 
     async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
         try:
-            await sync_step(partial(self.__exit__, kind, error, traceback))
+            await sync_step(partial(self._leave, kind, error, traceback))
         finally:
+            self._end_thread()
             active.forget_closed()
 
     def roll_back(self) -> None:
@@ -332,6 +342,7 @@ class TenantContext:
         finally:
             connection.dec_thread_sharing()
             context.close()
+            self._end_thread()
 
     def _enter(self, *, by_statement: bool) -> None:
         if self.is_open:
@@ -339,6 +350,17 @@ class TenantContext:
         context = self._make(connections[self.alias], by_statement=by_statement)
         context.__enter__()
         self._active, self._surrounding = context, active.surrounding()
+
+    def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
+        context, self._active = self._active, None
+        if context is not None:
+            leave = partial(context.__exit__, kind, error, traceback)
+            leave() if self._thread is None else self._thread.call(leave)
+
+    def _end_thread(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.end()
 
 
 class _RolledBack(Exception):
