@@ -251,7 +251,8 @@ _STORED: Final = [field.name for field in fields(NewJob) if field.name not in ("
 OTHER_WORDS: Final = {
     **dict.fromkeys(("bind", "pass_context", "takes_context"), "current_job() in the handler"),
     **dict.fromkeys(("retries", "max_retries", "retry"), "max_attempts=…, which counts the first run too"),
-    **dict.fromkeys(("retry_backoff", "retry_delay", "default_retry_delay"), "backoff=Backoff(…)"),
+    **dict.fromkeys(("retry_backoff", "retry_backoff_max", "retry_delay", "default_retry_delay"), "backoff=Backoff(…)"),
+    **dict.fromkeys(("exchange", "routing_key", "queue_name"), "queue='…'"),
     **dict.fromkeys(("countdown", "delay", "schedule_in"), "using(run_in=timedelta(…))"),
     **dict.fromkeys(("eta", "run_after", "schedule_at"), "using(run_at=…)"),
     **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), "timeout=timedelta(…)"),
@@ -262,9 +263,11 @@ OTHER_WORDS: Final = {
     "dont_autoretry_for": "fail_on=(…)",
     "expires": "using(expires_in=timedelta(…)) or using(expires_at=…)",
     "lock": "concurrency_key='…'",
-    "queue_name": "queue='…'",
     "queueing_lock": "job_key='…'",
     "rate_limit": "rate='…'",
+    "reject_on_worker_lost": "nothing instead of reject_on_worker_lost=True, and at_most_once=True instead of False",
+    "retry_kwargs": "max_attempts=…, which counts the first run too, and backoff=Backoff(…)",
+    "task_id": "job_key='…', of which one job waits at a time; a job's own id is that of its handle",
 }
 
 
@@ -272,11 +275,12 @@ OTHER_WORDS: Final = {
 _OTHER_METHODS: Final = {
     **dict.fromkeys(("delay", "defer", "send", "push"), "enqueue(…)"),
     **dict.fromkeys(("adelay", "defer_async"), "aenqueue(…)"),
-    **dict.fromkeys(("s", "si", "signature"), "call(…)"),
-    **dict.fromkeys(("map", "starmap"), "enqueue_many(…)"),
+    **dict.fromkeys(("s", "si", "signature", "subtask"), "call(…)"),
+    **dict.fromkeys(("map", "starmap", "chunks"), "enqueue_many(…)"),
     "AsyncResult": "get_job(id)",
     "apply": "perform_job(task, …) of salon_jobs.testing",
     "request": "current_job() in the handler",
+    "update_state": "current_job().progress(done, total) in the handler",
     "retry": "raise Retry(after=timedelta(…)), or let the error be raised",
     "apply_async": "using(…).enqueue(…)",
     "configure": "using(…)",

@@ -179,6 +179,7 @@ def test_misspelt_argument_names_the_right_one(stores: list[UUID]) -> None:
         (lambda: fan_out(tasks.in_store, numbr=7), "no argument 'numbr'; did you mean 'number'?"),
         (lambda: assert_enqueued(tasks.in_store, numbr=7), "no argument 'numbr'; did you mean 'number'?"),
         (lambda: tasks.system.enqueue(countdown=3), "no argument 'countdown'; use using(run_in=timedelta(…))"),  # type: ignore[call-arg]
+        (lambda: tasks.system.enqueue(task_id="x"), "no argument 'task_id'; use job_key='…', of which one job waits"),  # type: ignore[call-arg]
         (lambda: tasks.system.enqueue(run_at=LATER), "no argument 'run_at'; it is an option: using(run_at=…)"),  # type: ignore[call-arg]
     ]
     for call, message in wrong:
@@ -189,6 +190,7 @@ def test_misspelt_argument_names_the_right_one(stores: list[UUID]) -> None:
 def test_methods_of_other_libraries_name_ours() -> None:
     task: Any = tasks.system
     others = {"delay": "enqueue(…)", "apply_async": "using(…).enqueue(…)", "retry": "raise Retry(", "map": "enqueue_"}
+    others |= {"subtask": "call(…)", "chunks": "enqueue_many(…)", "update_state": "current_job().progress("}
     for method, ours in others.items():
         for enqueueable in (task, task.using()):
             with pytest.raises(AttributeError, match=re.escape(f"has no attribute {method!r}; use {ours}")):
