@@ -126,6 +126,12 @@ def in_chunks_with_results(store_id: UUID, sales: list[Sale]) -> list[int]:
     return list(hooks.store(store_id=store_id, sales=sales))
 
 
+@task(name="test-anything", keep_result=timedelta(hours=1))
+def anything(data: Any) -> Any:
+    """Return what the test's hook makes of the argument."""
+    return hooks.system(data)
+
+
 @task(name="test-priced")
 def priced(price: Decimal, share: float, parts: list[Decimal]) -> None:
     """Do nothing."""

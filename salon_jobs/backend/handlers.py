@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import uuid4
 
 import msgspec
 from asgiref.sync import sync_to_async
+from django.utils.functional import Promise
 
 from salon_jobs.backend.framework import (
     LOGGER,
@@ -136,7 +138,7 @@ class TaskHandler:
     def call_of(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskCall:
         """Return the call that a task enqueues. Raises TypeError or ValueError that names what is not JSON."""
         try:
-            arguments: Any = normalize_json({"args": args, "kwargs": kwargs})
+            arguments: Any = normalize_json(_with_text({"args": args, "kwargs": kwargs}))
         except (TypeError, ValueError, RecursionError):
             names = [*inspect.signature(self.func).parameters][1 if task.takes_context else 0 :]
             for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
@@ -219,7 +221,8 @@ class TaskHandler:
         call = self.bind(args, kwargs)
         result = new_result(self.task, call, uuid4(), datetime.now(UTC))
         update(result, **_running(worker_ids=[""]))
-        return self._call(call, result)
+        returned = self._call(call, result)
+        return _awaited_and_checked(returned) if self.is_async else _checked(returned)
 
     def _call(self, call: TaskCall, result: BackendResult) -> Any:
         context = (TaskContext(task_result=result),) if self.task.takes_context else ()
@@ -294,16 +297,42 @@ def find(path: str) -> TaskHandler | None:
 def _as_json(name: object, value: object) -> Any:
     """Return an argument as JSON holds it. Raises TypeError or ValueError that names it."""
     try:
-        return normalize_json(value)
+        return normalize_json(_with_text(value))
     except (TypeError, ValueError, RecursionError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"argument {name!r} cannot be JSON: {error}") from error
 
 
 def _returned(value: Any, result: BackendResult) -> Any:
-    normalized = normalize_json(value)
+    normalized = _normalized(value)
     update(result, _return_value=normalized)
     return normalized
+
+
+def _checked(value: Any) -> Any:
+    """Return a result that can be kept. Raises TypeError or ValueError as a worker would."""
+    _normalized(value)
+    return value
+
+
+async def _awaited_and_checked(value: Awaitable[Any]) -> Any:
+    return _checked(await value)
+
+
+def _normalized(value: Any) -> Any:
+    """Return what Django's own interface makes of a result. Raises TypeError or ValueError."""
+    return json.loads(json.dumps(normalize_json(_with_text(value))))
+
+
+def _with_text(value: Any) -> Any:
+    """Return a value with lazy text as text in the language of now, which ``normalize_json`` does not take."""
+    if isinstance(value, Promise):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {_with_text(key): _with_text(each) for key, each in cast("Any", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_text(each) for each in cast("Any", value)]
+    return value
 
 
 def _started(running: RunningJob, handler: TaskHandler, call: TaskCall) -> BackendResult:

@@ -12,6 +12,7 @@ import msgspec
 from django.db import transaction
 
 from salon_jobs.core.arguments import check_text
+from salon_jobs.core.as_json import as_member
 from salon_jobs.core.errors import FlowInvalid, JobDoesNotExist, NoResult
 from salon_jobs.core.records import ActionResult, JobState
 from salon_jobs.core.text import shown
@@ -223,7 +224,7 @@ class RunningFlow(Flow):
                 "task with a keep_result that outlasts the wait of this job"
             )
         kind = get_type_hints(task.function).get("return", Any)
-        return [msgspec.convert(values[job_id], kind) for job_id in ids]
+        return [msgspec.convert(values[job_id], kind, str_keys=True, dec_hook=as_member) for job_id in ids]
 
     @overload
     def result_of(self, task: Task[..., Coroutine[Any, Any, R]]) -> R: ...

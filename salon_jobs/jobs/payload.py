@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import date
 from decimal import Decimal
+from enum import Enum
 from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
@@ -21,6 +21,7 @@ import msgspec.structs
 from salon_jobs.conf import LEAST_BOUND, store_arguments, uses_time_zones
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.as_json import DATETIME, as_member, encode, to_plain, why_not
 from salon_jobs.core.errors import PayloadInvalid, TaskInvalid, suggest
 from salon_jobs.core.records import StoreId
 from salon_jobs.jobs.options import OTHER_WORDS, EnqueueOptions
@@ -29,9 +30,6 @@ STORE_ARGUMENT = "store_id"
 # In msgspec's errors, the value or struct tag that it quotes from a payload, and the path after it.
 _UNQUOTED = r"\1\2"
 _QUOTED = re.compile(r"^(Invalid (?:enum )?value) .*?((?: - at `[^`]*`(?: in `[^`]*`)?)?)$", re.DOTALL)
-# A NUL written as JSON: "\u0000" after an even number of backslashes. PostgreSQL's jsonb rejects it and would abort the
-# caller's transaction.
-_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 # Types (not their subclasses) that are the same in JSON.
 _BUILTIN: frozenset[type] = frozenset({str, int, bool, NoneType})
 # Types that msgspec writes in only one way, so they need no canonical form.
@@ -49,9 +47,6 @@ class Arguments(msgspec.Struct, frozen=True, gc=False):
         """The arguments as JSON represents them, without the store."""
         values: dict[str, Any] = msgspec.json.decode(self.json)
         return values
-
-
-_to_json = msgspec.json.Encoder().encode
 
 
 class PayloadType:
@@ -91,10 +86,13 @@ class PayloadType:
         self._types = {field[0]: field[1] for field in fields}
         try:
             self._struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
-            self._decoder = msgspec.json.Decoder(self._struct)
-            foreign = _foreign_types(msgspec.inspect.type_info(self._struct))
+            self._decoder = msgspec.json.Decoder(self._struct, dec_hook=as_member)
+            custom = _custom_types(msgspec.inspect.type_info(self._struct))
         except TypeError as error:
             raise TaskInvalid(f"task {task_name!r}: an argument's type cannot be a payload: {error}") from error
+        foreign = {kind.__name__ for kind in custom if not issubclass(kind, Enum)}
+        # Those of Django, which are no enumerations to msgspec.
+        self._has_choices = len(custom) > len(foreign)
         if foreign:
             raise TaskInvalid(
                 f"task {task_name!r}: an argument's type cannot be a payload: {', '.join(sorted(foreign))}; "
@@ -194,27 +192,35 @@ class PayloadType:
 
     def _convert(self, values: dict[str, Any], kind: Any) -> Any:
         """Convert values, or their spelling in JSON, to the argument types. Raises PayloadInvalid."""
+        given = values
         try:
             plain = _BUILTIN.issuperset(map(type, values.values()))
             if not plain:
-                values = msgspec.to_builtins(values, str_keys=True, order="deterministic")
+                values = to_plain(values, str_keys=True)
         except Exception as error:  # the caller's own class may raise anything
-            raise PayloadInvalid(f"task {self.task_name!r}: an argument cannot be written as JSON: {error}") from error
+            raise self._unwritable(why_not(given, error)) from error
         try:
             # Without keyword arguments, msgspec takes a third of the time.
-            return msgspec.convert(values, kind) if plain else msgspec.convert(values, kind, str_keys=True)
+            if plain and not self._has_choices:
+                return msgspec.convert(values, kind)
+            return msgspec.convert(values, kind, str_keys=True, dec_hook=as_member)
         except Exception as error:  # a type's own constructor may raise anything
             raise self._misfit(error) from None
 
     def _misfit(self, error: Exception) -> PayloadInvalid:
         """Return the error for values that do not fit. It does not quote them, since logs must not contain payloads."""
-        return PayloadInvalid(f"task {self.task_name!r}: {unquoted(error)}")
+        text = unquoted(error)
+        remedy = "; make it aware: timezone.make_aware(…)" if "timezone component" in text else ""
+        return PayloadInvalid(f"task {self.task_name!r}: {text}{remedy}")
+
+    def _unwritable(self, why: str) -> PayloadInvalid:
+        return PayloadInvalid(f"task {self.task_name!r}: an argument cannot be written as JSON: {why}")
 
     def _encode(self, values: Any, *, plain: bool = False) -> bytes:
         try:
             encoded = encode(values, plain=plain)
-        except Exception as error:  # the caller's own class may raise anything
-            raise PayloadInvalid(f"task {self.task_name!r}: an argument cannot be written as JSON: {error}") from error
+        except ValueError as error:
+            raise self._unwritable(str(error)) from error
         # Most payloads are smaller than any bound, and those of cron entries are bound at import: without the settings,
         # whose mistakes a check reports later.
         if len(encoded) > LEAST_BOUND and len(encoded) > conf.max_payload:
@@ -320,29 +326,6 @@ def unquoted(error: Exception) -> str:
     return _QUOTED.sub(_UNQUOTED, str(error))
 
 
-def encode(value: Any, *, plain: bool = False) -> bytes:
-    """Return JSON that jsonb accepts; ``plain`` values need no canonical form. Raises any error of the conversion."""
-    if not plain:
-        value = _canonical(msgspec.to_builtins(value, builtin_types=(datetime,), order="deterministic"), "$")
-    encoded = _to_json(value)
-    if b"\\u0000" in encoded and _NUL.search(encoded):
-        raise ValueError("it contains a NUL character, which jsonb refuses")
-    return encoded
-
-
-def _canonical(value: Any, path: str) -> Any:
-    """Return a JSON value with every datetime in UTC. Raises ValueError for a number that JSON cannot represent."""
-    if type(value) in (dict,):  # keeps type checkers from narrowing it to a dict of unknowns
-        return {_canonical(key, path): _canonical(each, f"{path}.{key}") for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return [_canonical(each, f"{path}[{number}]") for number, each in enumerate(value)]
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return value.astimezone(UTC)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is not a number in JSON - at `{path}`")
-    return value
-
-
 def _store_name(
     task_name: str, signature: inspect.Signature, hints: Mapping[str, Any], *, with_store: bool
 ) -> str | None:
@@ -373,9 +356,9 @@ def _type_hints(task_name: str, function: Callable[..., Any]) -> dict[str, Any]:
         raise TaskInvalid(f"task {task_name!r}: an annotation cannot be evaluated: {error}") from error
 
 
-def _foreign_types(root: msgspec.inspect.Type) -> set[str]:
-    """Return the names of types that JSON cannot represent, such as models, files and custom classes."""
-    foreign: set[str] = set()
+def _custom_types(root: msgspec.inspect.Type) -> set[type[Any]]:
+    """Return the types that msgspec does not know, such as models, files and Django's choices."""
+    custom: set[type[Any]] = set()
     seen: set[int] = set()
     waiting: list[Any] = [root]
     while waiting:
@@ -385,15 +368,15 @@ def _foreign_types(root: msgspec.inspect.Type) -> set[str]:
         elif isinstance(node, (msgspec.inspect.Type, msgspec.inspect.Field)) and id(node) not in seen:
             seen.add(id(node))
             if isinstance(node, msgspec.inspect.CustomType):
-                foreign.add(node.cls.__name__)
+                custom.add(node.cls)
             waiting.extend(getattr(node, name) for name in node.__struct_fields__)
-    return foreign
+    return custom
 
 
 def _aware(annotation: Any) -> Any:
     """Require a time zone for every datetime in an annotation, unless the project has none (``USE_TZ = False``)."""
-    if annotation is datetime and uses_time_zones():
-        return Annotated[datetime, msgspec.Meta(tz=True)]
+    if annotation is DATETIME and uses_time_zones():
+        return Annotated[DATETIME, msgspec.Meta(tz=True)]
     origin: Any = get_origin(annotation)
     arguments = get_args(annotation)
     if origin in (Union, UnionType):

@@ -12,13 +12,13 @@ from uuid import UUID
 import msgspec
 from django.db import transaction
 
+from salon_jobs.core.as_json import encode
 from salon_jobs.core.errors import JobDoesNotExist, NoResult, ResultInvalid
 from salon_jobs.core.records import EnqueueAction, JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs.answers import Wait
-from salon_jobs.jobs.payload import encode
 from salon_jobs.jobs.progress import Progress
 from salon_jobs.tenancy.active import current_store_id
 

@@ -19,11 +19,12 @@ import msgspec
 from asgiref.sync import sync_to_async
 from django.db import transaction
 
+from salon_jobs.core.as_json import as_member, encode
 from salon_jobs.core.errors import LeaseLost, StepInvalid
 from salon_jobs.core.text import shown
 from salon_jobs.db.statements import hot
 from salon_jobs.jobs.current import refuse_broken_transaction
-from salon_jobs.jobs.payload import encode, unquoted
+from salon_jobs.jobs.payload import unquoted
 
 if TYPE_CHECKING:
     from salon_jobs.jobs.current import RunningJob
@@ -243,7 +244,8 @@ def _encode(step: str, value: object) -> str:
 
 def _decode(step: str, value: str, kind: Any) -> Any:
     try:
-        return msgspec.json.decode(value) if kind in (Any, object) else msgspec.json.decode(value, type=kind)
+        of_kind: dict[str, Any] = {} if kind in (Any, object) else {"type": kind, "dec_hook": as_member}
+        return msgspec.json.decode(value, **of_kind)
     except Exception as error:  # a type's own constructor may raise anything
         raise StepInvalid(
             f"the result of step {step!r} does not fit its annotation: {unquoted(error)}. Mend that, give the step "

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-import msgspec
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connections
 
 from salon_jobs.brokers.publisher import OutgoingMessage
 from salon_jobs.brokers.registry import checker_for
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.as_json import encode
 from salon_jobs.core.destinations import LONGEST, RESERVED, parse_destination, place_of
 from salon_jobs.core.errors import EmitRefused, MessageInvalid
 from salon_jobs.core.text import shown
@@ -39,10 +37,7 @@ def operator_changed(*, using: str) -> None:
 _BATCH: Final = 5000
 # Of payloads and headers in one statement, which is closed with the message that exceeds it.
 _CHARACTERS: Final = 16_000_000
-# An escaped NUL, as opposed to an escaped backslash before "u0000".
-_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _ANY_ID: Final = UUID(int=0)
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,29 +192,12 @@ def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 def _json(name: str, value: object) -> str:
     try:
-        encoded = _encode(value)
-        if b"null" in encoded:  # as msgspec writes NaN too
-            _refuse_non_finite(msgspec.to_builtins(value), "$")
-    except Exception as error:  # the caller's own class may raise anything
+        encoded = encode(value, in_utc=False)
+    except ValueError as error:
         raise MessageInvalid(f"{name} cannot be written as JSON: {error}") from error
     if len(encoded) > conf.max_payload:
         raise MessageInvalid(
             f"{name} is {len(encoded)} bytes long; at most {conf.max_payload} are allowed "
             "(SALON_JOBS['MAX_PAYLOAD']): send less, or a reference to it"
         )
-    text = encoded.decode()
-    if "\\u0000" in text and _NUL.search(text):
-        raise MessageInvalid(f"{name} contains a NUL character, which PostgreSQL's JSON cannot keep; remove it")
-    return text
-
-
-def _refuse_non_finite(value: Any, path: str) -> None:
-    """Raise ValueError for a number that JSON cannot represent, with its path."""
-    if type(value) in (dict,):  # keeps type checkers from narrowing it to a dict of unknowns
-        for key, each in value.items():
-            _refuse_non_finite(each, f"{path}.{key}")
-    elif type(value) in (list, tuple):
-        for number, each in enumerate(value):
-            _refuse_non_finite(each, f"{path}[{number}]")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is not a number in JSON - at `{path}`")
+    return encoded.decode()
