@@ -109,3 +109,23 @@ def test_partitions_are_named_once_a_table(one_user: OneUser) -> None:
     ]
     one_user.execute(*drift["fix"])
     assert one_user.drifts() == []
+
+
+def test_isolated_table_on_citus_is_named(one_user: OneUser) -> None:
+    """Also by its partitions, and copied to every node; what is not isolated may be distributed."""
+    one_user.execute(
+        "SET allow_system_table_mods = on",
+        'CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid regclass, partmethod "char")',
+        "GRANT SELECT ON pg_catalog.pg_dist_partition TO PUBLIC",
+        "INSERT INTO pg_dist_partition VALUES ('django_migrations', 'h')",
+        f"CREATE TABLE customer_old () INHERITS (customer); ALTER TABLE customer_old OWNER TO {one_user.name}",
+        "ALTER TABLE customer_old ENABLE ROW LEVEL SECURITY; ALTER TABLE customer_old FORCE ROW LEVEL SECURITY",
+    )
+    assert one_user.drifts() == []
+    one_user.execute("INSERT INTO pg_dist_partition VALUES ('customer_old', 'h'), ('membership', 'n')")
+    drifts = one_user.drifts()
+    assert [(drift["kind"], drift["where"], *drift["fix"]) for drift in drifts] == [
+        ("distributed table", f'table "public"."{name}"', f"""SELECT undistribute_table('"public"."{name}"')""")
+        for name in ("customer", "membership")
+    ]
+    assert all(drift["needs_decision"] and "managed-postgresql.md" in drift["hint"] for drift in drifts)

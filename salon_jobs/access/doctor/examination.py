@@ -43,6 +43,7 @@ _OF_ONE_USER: Final = (roles.compare_one_user,)
 _OF_BOTH: Final = (
     objects.compare_security,
     objects.find_open_partitions,
+    objects.find_distributed,
     objects.compare_tables,
     objects.compare_functions,
     objects.find_loopholes,

@@ -9,7 +9,7 @@ from typing import Final
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration, names_of_django
 from salon_jobs.access.job_tables import TABLES
-from salon_jobs.access.objects import PUBLIC, FunctionAccess, Right, grantee, identifier
+from salon_jobs.access.objects import PUBLIC, FunctionAccess, Right, grantee, identifier, literal
 
 
 def compare_security(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
@@ -47,6 +47,17 @@ def find_open_partitions(catalogue: Catalogue, declared: Declaration) -> Iterabl
         fix = tuple(statement for statements in partitions.values() for statement in statements)
         on = "row-level security of its partitions"
         yield Drift("row-level security", tables[oid][1].where, on, f"none of {', '.join(partitions)}", fix, hint=hint)
+
+
+def find_distributed(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+    """Yield tables under row-level security that Citus distributes: the store does not reach the other nodes."""
+    tables = {table.oid: table for access, table in declared.present if access.is_protected}
+    if catalogue.rows("distributes") == [(True,)]:
+        for (oid,) in catalogue.rows("distributed", tables=[*tables]):
+            fix = f"SELECT undistribute_table({literal(tables[oid].sql)})"
+            hint = "isolated tables on Citus are not supported, see docs/how-to/managed-postgresql.md"
+            place = "on one server", "distributed by Citus, whose other nodes know no store"
+            yield Drift("distributed table", tables[oid].where, *place, (fix,), needs_decision=True, hint=hint)
 
 
 def compare_tables(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:

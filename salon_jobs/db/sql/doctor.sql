@@ -17,6 +17,22 @@ SELECT r.rolname, coalesce(n.nspname, ''), d.kind, coalesce(g.rolname, 'PUBLIC')
   LEFT JOIN pg_roles g ON g.oid = a.grantee
  WHERE r.rolname = ANY (%(creators)s::text[]) AND a.grantee <> r.oid
 
+-- name: doctor_distributed
+-- Return which of these tables, their partitions and tables that inherit from them Citus distributes, however: by a
+-- column, copied to all nodes or kept on one. Its catalogue must exist.
+-- Locks: none. Role: any.
+WITH RECURSIVE below (root, oid) AS (
+    SELECT oid, oid FROM unnest(%(tables)s::bigint[]::oid[]) oid
+     UNION
+    SELECT root, inhrelid FROM below JOIN pg_inherits ON inhparent = below.oid
+)
+SELECT DISTINCT root::bigint FROM below JOIN pg_catalog.pg_dist_partition ON logicalrelid::oid = below.oid ORDER BY 1
+
+-- name: doctor_distributes
+-- Return whether the database has the catalogue of Citus.
+-- Locks: none. Role: any.
+SELECT to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL
+
 -- name: doctor_former_roles
 -- Return the owner of the job table and, if of_roles is true, everyone with privileges on it, the owner of the fan-out
 -- function, and the other function owners that the table's owner may become, unless it is the one in the settings.
