@@ -33,6 +33,7 @@ from salon_jobs.core.error_report import storable
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import LATEST, counted, error_name
 from salon_jobs.dashboard.labels import ago, exact, followed, instant
+from salon_jobs.dashboard.tasks import declared_tasks
 from salon_jobs.jobs import search
 from salon_jobs.jobs.ordered import place_in_order
 from salon_jobs.jobs.stages import Stage, stages_of
@@ -252,9 +253,9 @@ class JobAdmin(ActionAdmin):
         return Q(pk__in=search.ids_with_text(term, using=using))
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the pages, including those of grouped errors and of a task or a queue."""
+        """Return the pages, including those of grouped errors, of the tasks and of a task or a queue."""
         own: list[URLPattern] = []
-        for view in (self.failures, self.group, self.overview):
+        for view in (self.failures, self.group, self.overview, self.tasks):
             shown = explained(as_reader(self.admin_site.admin_view(view), self.admin_site), self)
             own.append(path(f"{view.__name__}/", shown, name=f"salon_jobs_job_{view.__name__}"))
         return own + super().get_urls()
@@ -294,6 +295,12 @@ class JobAdmin(ActionAdmin):
         name = storable(request.GET[kind])
         return self.page(request, "overview", capfirst(scope_words(kind, name)), **overview(request, kind, name))
 
+    def tasks(self, request: HttpRequest) -> TemplateResponse:
+        """Show the declared tasks. Raises PermissionDenied for staff of one store: code belongs to none."""
+        if not self.has_view_permission(request) or not sees_all_stores(request):
+            raise PermissionDenied
+        return self.page(request, "tasks", gettext("Tasks"), tasks=declared_tasks())
+
     def failures(self, request: HttpRequest) -> TemplateResponse:
         """Show groups of failed jobs with the same cause, each with its newest job and a button to retry them all."""
         if not self.has_view_permission(request):
@@ -313,6 +320,7 @@ class JobAdmin(ActionAdmin):
         seeks_deleted = request.GET.get("state__exact") == JobState.SUCCEEDED.value and not conf.keep_succeeded
         hint = self.empty_hint if seeks_deleted else ""
         context = {**(extra_context or {}), "states": self._states(request), "hint": hint}
+        context["shows_tasks"] = sees_all_stores(request)
         return super().changelist_view(request, context)
 
     def _states(self, request: HttpRequest) -> list[tuple[str, str]]:

@@ -52,6 +52,12 @@ def test_overview_links_related_pages(operator: Client) -> None:
     assert "It is not declared in this process." in text_of(operator, "job/overview/?task=nobody")
 
 
+def test_page_of_tasks_leads_to_each(operator: Client) -> None:
+    assert f'href="{ADMIN}job/tasks/"' in html_of(operator, "job/")
+    assert f'href="{ADMIN}job/overview/?task=test-flow"' in html_of(operator, "job/tasks/")
+    assert "test-flow default 1 – no tests.tasks.in_flow" in text_of(operator, "job/tasks/")
+
+
 def test_overview_needs_access_to_all_stores(stores: list[UUID]) -> None:
     job = f"{ADMIN}job/{add(task='test-store', store_id=stores[0])}/change/"
     assert f'href="{ADMIN}job/overview/?task=test-store"' in staff(everything=True).get(job).content.decode()
@@ -60,6 +66,8 @@ def test_overview_needs_access_to_all_stores(stores: list[UUID]) -> None:
     assert "overview" not in answer
     assert f'href="{ADMIN}job/?queue=default"' in answer
     assert client.get(f"{ADMIN}{TASK}").status_code == 403, "statistics belong to no store"
+    assert client.get(f"{ADMIN}job/tasks/").status_code == 403
+    assert "job/tasks/" not in html_of(client, "job/")
     assert staff(may=("view_all_stores",)).get(f"{ADMIN}{TASK}").status_code == 200
     assert staff(everything=True).get(f"{ADMIN}job/overview/").status_code == 400
 

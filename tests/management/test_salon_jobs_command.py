@@ -89,6 +89,28 @@ def test_web_role_is_refused(database: None, settings: Any) -> None:
         run("prune", "--yes")
 
 
+def test_tasks_lists_what_is_declared() -> None:
+    out, _ = run("tasks")
+    lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
+    assert lines["task"] == ["queue", "attempts", "timeout", "of", "a", "store", "declared"]
+    assert lines["test-store"] == ["default", "3", "-", "yes", "tests.tasks.in_store"]
+    assert lines["test-flow"] == ["default", "1", "-", "-", "tests.tasks.in_flow"]
+    listed = {each["task"]: each for each in json.loads(run("tasks", "--json")[0])}
+    assert list(listed) == sorted(listed)
+    assert listed["test-flow"] == {
+        "task": "test-flow",
+        "declared": "tests.tasks.in_flow",
+        "is_store_task": False,
+        "is_async": False,
+        "queue": "default",
+        "priority": 0,
+        "max_attempts": 1,
+        "timeout_s": None,
+        "keep_result_s": 3600.0,
+        "at_most_once": False,
+    }
+
+
 def test_stats_sums_runs_in_period(database: None) -> None:
     minute("ping", 1, succeeded=9, retried=1, failed=1)
     minute("ping", 30, succeeded=1000)

@@ -25,6 +25,7 @@ from salon_jobs.management.subcommands.messages import Messages
 from salon_jobs.management.subcommands.schedules import ChangeSchedules
 from salon_jobs.management.subcommands.statistics import Prune, Stats
 from salon_jobs.management.subcommands.stores import EraseStore, ExportStore
+from salon_jobs.management.subcommands.tasks import Tasks
 from salon_jobs.management.subcommands.top import Top
 from salon_jobs.process.preflight import check_role
 
@@ -37,6 +38,7 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     Inbox(),
     Prune(),
     Stats(),
+    Tasks(),
     Top(),
     Doctor(),
     Convert(),
