@@ -40,6 +40,15 @@ def test_migrate_is_idempotent_and_reversible(fresh: str, bootstrapped: dict[str
     succeed("salon_jobs", "doctor", "--superuser", "--fail", **urls)
 
 
+def test_later_migrate_accuses_nobody(owned: Callable[[str], dict[str, str]]) -> None:
+    """What it sets on its own session is no drift, which would refuse every later release."""
+    urls = owned("tests.migrations.one_user_settings")
+    succeed("migrate", **urls)
+    for options in ((), ("--plan",), ("--check",)):
+        done = manage("migrate", *options, **urls)
+        assert (done.returncode, "salon_jobs.W020" in done.stderr) == (0, False), done.stderr
+
+
 def test_burst_names_pending_migrations(bootstrapped: dict[str, str]) -> None:
     done = manage("runworker", "--burst", "--health-addr", "127.0.0.1:0", **bootstrapped)
     assert done.returncode == 1

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.objects import identifier
-from salon_jobs.access.policies import DEMAND_GUC
+from salon_jobs.access.policies import DEMAND_GUC, NO_STORE
 from salon_jobs.conf import settings as conf
 
 
@@ -90,6 +90,8 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
         )
     names = [name for name, rule in rules.items() if not (rule.only_stored or name in stored)]
     for name, value, source in catalogue.rows("session_settings", names=names):
+        if (name, value) == (DEMAND_GUC, NO_STORE):  # this session is that of ``migrate``, which sets it
+            continue
         if value != rules[name].value and (rules[name].refused or source != "client"):
             hint = f"{rules[name].why}; remove it from {source}, then SELECT pg_reload_conf()"
             yield Drift("setting", "server", f"no {name}", f"{name} = {value}", (), True, hint)
