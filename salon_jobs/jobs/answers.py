@@ -1,4 +1,4 @@
-"""Waiting for the end of a job.
+"""Waiting for the end of a job, or of one after the other.
 
 A process that waits names its jobs to the workers, all that are new in one notification, and a worker that ends one of
 them announces it in another, after the commit: a job that nobody awaits costs neither. A waiter also looks by itself,
@@ -11,6 +11,7 @@ import asyncio
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -85,16 +86,16 @@ class Waiters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # What wakes each, and its job.
-        self._wakes: dict[Callable[[], object], str] = {}
+        # What wakes each.
+        self._wakes: dict[Callable[[], object], Wait] = {}
         self._unnamed: dict[str, None] = {}
         self._listener: Any = None
         self._left_at = self._named_at = 0.0
 
     @contextmanager
-    def waiting(self, job_id: int, wake: Callable[[], object]) -> Generator[None]:
-        """Have ``wake`` called when the job may have ended."""
-        self._wakes[wake] = str(job_id)
+    def waiting(self, wait: Wait, wake: Callable[[], object]) -> Generator[None]:
+        """Have ``wake`` called when the job that is awaited may have ended."""
+        self._wakes[wake] = wait
         try:
             yield
         finally:
@@ -124,7 +125,10 @@ class Waiters:
         now = time.monotonic()
         with self._lock:
             if now - self._named_at > _NAMED_EVERY_S:
-                self._unnamed, self._named_at = dict.fromkeys(self._wakes.copy().values()), now
+                self._unnamed, self._named_at = (
+                    dict.fromkeys(str(wait.job_id) for wait in self._wakes.copy().values()),
+                    now,
+                )
             ids = list(self._unnamed)[:_MOST_NAMED]
             for job_id in ids:
                 del self._unnamed[job_id]
@@ -138,8 +142,8 @@ class Waiters:
         named = set(payload.split())
         if not named:
             self._named_at = 0.0
-        for wake, job_id in self._wakes.copy().items():
-            if job_id in named or not named:
+        for wake, wait in self._wakes.copy().items():
+            if not named or str(wait.job_id) in named:
                 with suppress(RuntimeError):  # its event loop is closed
                     wake()
 
@@ -156,8 +160,66 @@ def _wait_anew() -> None:
 os.register_at_fork(after_in_child=_wait_anew)
 
 
-class Wait:
-    """One wait for the end of a job, for at most ``timeout`` (seconds, or a timedelta)."""
+class Wait(ABC):
+    """One wait, for at most ``timeout`` (seconds, or a timedelta). Raises OptionInvalid."""
+
+    def __init__(self, timeout: timedelta | float) -> None:
+        try:
+            self._timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+        except (TypeError, ValueError) as error:
+            raise OptionInvalid(f"timeout must be a timedelta or seconds, not {shown(timeout)}") from error
+        self._until = time.monotonic() + self._timeout_s
+        # The job whose end is awaited now, of which the workers were told, and what was waited for.
+        self.job_id = 0
+        self.value: Any = None
+
+    def run(self) -> Any:
+        """Block until the end; return ``value``. Raises what ``look`` does."""
+        woken = threading.Event()
+        with _waiters.waiting(self, woken.set):
+            while (pause_s := self.look()) is not None:
+                woken.wait(pause_s)
+                woken.clear()
+        return self.value
+
+    async def arun(self) -> Any:
+        """Do the same from a coroutine, which looks by the thread that its other queries use."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        look = sync_to_async(self.look)
+        with _waiters.waiting(self, lambda: loop.call_soon_threadsafe(woken.set)):
+            while (pause_s := await look()) is not None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), pause_s)
+                woken.clear()
+        return self.value
+
+    @abstractmethod
+    def look(self) -> float | None:
+        """Return in how many seconds to look again, or None at the end, when ``value`` is set."""
+
+    def await_end(self, job_id: int, record: JobRecord | None, using: str) -> float:
+        """Have the workers tell of this job's end; return in how many seconds to look again.
+
+        Raises WaitTimedOut, and WaitRefused if the job, as it was just read, is of this transaction.
+        """
+        if record is not None and record.is_uncommitted:
+            raise WaitRefused(
+                f"this transaction has enqueued job {job_id}, which can begin only after the commit: waiting for it "
+                "here would never end. Wait after the transaction, or enqueue outside of it"
+            )
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            state = "ending" if record is None else record.state
+            raise WaitTimedOut(f"job {job_id} is still {state} after {self._timeout_s:g} s")
+        if self.job_id != job_id:
+            self.job_id, self._pauses = job_id, chain(_FIRST_LOOKS_S, repeat(_LOOK_EVERY_S))
+            _waiters.name(job_id, using=using)
+        longest_s = _LOOK_EVERY_S if _waiters.listening else _DEAF_LOOK_EVERY_S
+        return min(left_s, next(self._pauses), longest_s)
+
+
+class JobWait(Wait):
+    """A wait for the end of one job, for what it returned."""
 
     def __init__(
         self, job_id: int, read: Callable[[], JobRecord | None], timeout: timedelta | float, *, by_public_id: bool
@@ -166,36 +228,10 @@ class Wait:
 
         Raises OptionInvalid.
         """
-        try:
-            self._timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-        except (TypeError, ValueError) as error:
-            raise OptionInvalid(f"timeout must be a timedelta or seconds, not {shown(timeout)}") from error
-        self._until = time.monotonic() + self._timeout_s
-        self._job_id, self._read = job_id, read
-        self._pauses = chain(_FIRST_LOOKS_S, repeat(_LOOK_EVERY_S))
-        # Whether None means that it is gone, and whether the workers were told of this wait.
-        self._is_seen, self._is_named = by_public_id, False
-        self._value: Any = None
-
-    def run(self) -> Any:
-        """Block until the job has ended; return what it returned. Raises what ``look`` does."""
-        woken = threading.Event()
-        with _waiters.waiting(self._job_id, woken.set):
-            while (pause_s := self.look()) is not None:
-                woken.wait(pause_s)
-                woken.clear()
-        return self._value
-
-    async def arun(self) -> Any:
-        """Do the same from a coroutine, which looks by the thread that its other queries use."""
-        loop, woken = asyncio.get_running_loop(), asyncio.Event()
-        look = sync_to_async(self.look)
-        with _waiters.waiting(self._job_id, lambda: loop.call_soon_threadsafe(woken.set)):
-            while (pause_s := await look()) is not None:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(woken.wait(), pause_s)
-                woken.clear()
-        return self._value
+        super().__init__(timeout)
+        self._id, self._read = job_id, read
+        # Whether None means that it is gone.
+        self._is_seen = by_public_id
 
     def look(self) -> float | None:
         """Return in how many seconds to look again, or None if the job has succeeded.
@@ -208,14 +244,14 @@ class Wait:
             if self._is_seen or current_store_id() is not None or statements.rows("sees_all_jobs", using=using)[0][0]:
                 return None
             raise JobDoesNotExist(
-                f"job {self._job_id} cannot be seen: with roles, wait for a store's job as that store, and for one "
+                f"job {self._id} cannot be seen: with roles, wait for a store's job as that store, and for one "
                 "without a store by its public ID, which those of django.tasks have"
             )
         self._is_seen = True
         last = record.errors[-1] if record.errors else None
         match record.state:
             case JobState.SUCCEEDED:
-                self._value = record.value
+                self.value = record.value
                 return None
             case JobState.FAILED:
                 error_class, message = (last.error_class, last.message) if last else ("", record.reason)
@@ -227,16 +263,4 @@ class Wait:
                 )
             case _:
                 pass
-        if record.is_uncommitted:
-            raise WaitRefused(
-                f"this transaction has enqueued job {record.id}, which can begin only after the commit: waiting for it "
-                "here would never end. Wait after the transaction, or enqueue outside of it"
-            )
-        left_s = self._until - time.monotonic()
-        if left_s <= 0:
-            raise WaitTimedOut(f"job {record.id} is still {record.state} after {self._timeout_s:g} s")
-        if not self._is_named:
-            self._is_named = True
-            _waiters.name(self._job_id, using=using)
-        longest_s = _LOOK_EVERY_S if _waiters.listening else _DEAF_LOOK_EVERY_S
-        return min(left_s, next(self._pauses), longest_s)
+        return self.await_end(self._id, record, using)

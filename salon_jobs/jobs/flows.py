@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from itertools import chain
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, Unpack, get_args, get_type_hints, overload
 
 import msgspec
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 
 from salon_jobs.core.arguments import check_text
 from salon_jobs.core.as_json import as_member
@@ -19,9 +22,11 @@ from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import control, enqueue, registry
+from salon_jobs.jobs.answers import Wait
 from salon_jobs.jobs.options import EnqueueOptions
+from salon_jobs.jobs.results import as_current_store, get_job
 from salon_jobs.jobs.task import BoundTask, Call, Task
-from salon_jobs.models import FlowMember, FlowRecord, Job, JobResult
+from salon_jobs.models import FlowEdge, FlowMember, FlowRecord, Job, JobResult
 from salon_jobs.tenancy.active import current_store_id
 
 R = TypeVar("R")
@@ -64,7 +69,7 @@ class Flow:
 
     def __init__(self, name: str, key: str | None = None, *, using: str | None = None, id: int | None = None) -> None:
         self.name, self.key, self.id, self.is_new = name, key, id, id is None
-        self._using = alias_of(using)
+        self.using = alias_of(using)
         self._store_id, self._blocks = current_store_id(), 0
         self._added: list[Member] = []
         self._alike: _Alike = {}
@@ -134,12 +139,12 @@ class Flow:
 
     def _enqueue(self, added: list[Member], alike: _Alike) -> None:
         """Write the collected members in one transaction. Raises EnqueueRefused, SchemaMissing."""
-        with enqueue.enqueue_cursor(using=self._using), transaction.atomic(using=self._using):
+        with enqueue.enqueue_cursor(using=self.using), transaction.atomic(using=self.using):
             if self.id is not None:
                 self._enqueue_members(self.id, added, alike)
                 return
             values = {"name": self.name, "key": self.key, "store_id": self._store_id}
-            [(flow_id, self.is_new)] = statements.rows("add_flow", values, using=self._using)
+            [(flow_id, self.is_new)] = statements.rows("add_flow", values, using=self.using)
             if self.is_new:
                 self._enqueue_members(flow_id, added, alike)
         self.id = flow_id
@@ -150,7 +155,7 @@ class Flow:
             pattern = replace(task.task.new_job(None, task.options), job_key=None, unique_for=None, max_wait=None)
             contents = task.contents(call for _, call in members)
             plain = (msgspec.structs.replace(content, job_key=None) for content in contents)
-            handles = enqueue.add_many(pattern, plain, using=self._using)
+            handles = enqueue.add_many(pattern, plain, using=self.using)
             for (member, _), handle in zip(members, handles, strict=True):
                 member.job_id = handle.id
         edges = [(member.id, earlier) for member in added for earlier in member.after]
@@ -161,33 +166,112 @@ class Flow:
             "edge_ids": _array(job_id for job_id, _ in edges),
             "edge_afters": _array(earlier.id if isinstance(earlier, Member) else earlier for _, earlier in edges),
         }
-        statements.rows("add_flow_members", values, using=self._using)
+        statements.rows("add_flow_members", values, using=self.using)
 
     def members(self) -> list[Member]:
         """Read the members as they are now, in the order of their jobs. With roles, the web reads its store's flows."""
-        return [self._member(row) for row in self._rows().order_by("pk")]
+        with as_current_store(self.using):
+            return [self._member(row) for row in self._rows().order_by("pk")]
+
+    def wait(self, timeout: timedelta | float) -> list[Member]:
+        """Wait until all members have ended; return them, each with how it did.
+
+        Raises WaitTimedOut after ``timeout`` (seconds, or a timedelta), WaitRefused inside the transaction that
+        enqueued them, FlowInvalid before they are enqueued and in one of them, and JobDoesNotExist if this role cannot
+        see the flow.
+        """
+        members: list[Member] = self._wait(timeout).run()
+        return members
+
+    async def await_members(self, timeout: timedelta | float) -> list[Member]:
+        """Wait like ``wait``, from a coroutine."""
+        members: list[Member] = await self._wait(timeout).arun()
+        return members
+
+    def _wait(self, timeout: timedelta | float) -> Wait:
+        if self.id is None:
+            raise FlowInvalid(f"{self!r} has no members yet: they are enqueued at the end of its with block")
+        return _FlowWait(self, timeout)
+
+    def look_for_end(self) -> tuple[Any, list[Member]]:
+        """Return one of the members that have not ended, as its row, or else None; then also all members.
+
+        Not one that is held if there is another: what ends it without a run is the end of another, and only the end of
+        a run is announced. Raises JobDoesNotExist if there are no members to be seen.
+        """
+        with as_current_store(self.using):
+            is_held = Exists(FlowEdge.objects.using(self.using).filter(job_id=OuterRef("pk")))
+            live = self._rows().filter(outcome=None).order_by(is_held, "-pk").first()
+            members = [] if live else self.members()
+        if live or members:
+            return live, members
+        raise JobDoesNotExist(
+            f"flow {self.id} cannot be seen: it ended and was deleted, or is another store's: with roles, wait for a "
+            "flow as the store that it belongs to"
+        )
+
+    @overload
+    def results_of(self, task: Task[..., Coroutine[Any, Any, R]]) -> list[R]: ...
+    @overload
+    def results_of(self, task: Task[..., R]) -> list[R]: ...
+    def results_of(self, task: Task[..., Any]) -> list[Any]:
+        """Return what the members of this task returned that succeeded, in the order of their jobs.
+
+        In the flow of the job that runs: of those that this job comes after. Raises NoResult if one keeps no result.
+        """
+        with as_current_store(self.using):
+            rows = self._sources().filter(task=task.name, outcome="succeeded")
+            ids = list(rows.order_by("pk").values_list("pk", flat=True))
+            kept = JobResult.objects.using(self.using).filter(pk__in=ids)
+            values = dict(kept.values_list("pk", "value"))
+        if missing := [job_id for job_id in ids if job_id not in values]:
+            raise NoResult(
+                f"job {missing[0]} of {task.name!r} succeeded, but its result is not kept, or no longer: declare the "
+                "task with a keep_result that outlasts the wait for it"
+            )
+        kind = get_type_hints(task.function).get("return", Any)
+        return [msgspec.convert(values[job_id], kind, str_keys=True, dec_hook=as_member) for job_id in ids]
+
+    @overload
+    def result_of(self, task: Task[..., Coroutine[Any, Any, R]]) -> R: ...
+    @overload
+    def result_of(self, task: Task[..., R]) -> R: ...
+    def result_of(self, task: Task[..., Any]) -> Any:
+        """Return what the only member of this task returned, as ``results_of``. Raises NoResult, FlowInvalid."""
+        results = self.results_of(task)
+        if len(results) == 1:
+            return results[0]
+        if results:
+            raise FlowInvalid(f"{self._has} {len(results)} of {task.name!r}: use results_of")
+        raise NoResult(f"{self._has} no {task.name!r} that succeeded")
+
+    # What "has" the members whose results are read, and those members.
+    _has = "this flow has"
+
+    def _sources(self) -> Any:
+        return self._rows()
 
     def cancel(self) -> list[ActionResult[int]]:
         """Cancel all members that have not ended, in one transaction, so that none starts because of another's end.
 
         As ``cancel_jobs``: running ones are asked to end after the commit.
         """
-        with transaction.atomic(using=self._using):
+        with transaction.atomic(using=self.using):
             rows = self._rows().filter(outcome=None).order_by("pk")
-            return control.cancel_jobs(rows.values_list("pk", flat=True), using=self._using)
+            return control.cancel_jobs(rows.values_list("pk", flat=True), using=self.using)
 
     def retry(self) -> list[ActionResult[int]]:
         """Retry the members that failed, in one transaction.
 
         Those that were skipped because of them are held again. One that comes after any of these waits for it.
         """
-        with transaction.atomic(using=self._using):
+        with transaction.atomic(using=self.using):
             failed = self._rows().filter(outcome="failed")
-            jobs = Job.objects.using(self._using).filter(pk__in=failed, state=JobState.FAILED).order_by("pk")
-            return control.retry_jobs(jobs.values_list("pk", flat=True), using=self._using)
+            jobs = Job.objects.using(self.using).filter(pk__in=failed, state=JobState.FAILED).order_by("pk")
+            return control.retry_jobs(jobs.values_list("pk", flat=True), using=self.using)
 
     def _rows(self) -> Any:
-        return FlowMember.objects.using(self._using).filter(flow_id=self.id or 0)
+        return FlowMember.objects.using(self.using).filter(flow_id=self.id or 0)
 
     def _member(self, row: Any) -> Member:
         return Member(self, row.task, tuple(row.after), row.condition, row.outcome, row.pk)
@@ -195,6 +279,8 @@ class Flow:
 
 class RunningFlow(Flow):
     """The flow of the job that runs, whose member is ``me``. A ``with`` block adds members, in its transaction."""
+
+    _has = "this job comes after"
 
     def __init__(self, job_id: int, *, using: str) -> None:
         row: Any = FlowMember.objects.using(using).filter(pk=job_id).first()
@@ -206,38 +292,32 @@ class RunningFlow(Flow):
         self.me = self._member(row)
         self._after: list[int] = row.after
 
-    @overload
-    def results_of(self, task: Task[..., Coroutine[Any, Any, R]]) -> list[R]: ...
-    @overload
-    def results_of(self, task: Task[..., R]) -> list[R]: ...
-    def results_of(self, task: Task[..., Any]) -> list[Any]:
-        """Return what the members of this task returned that this job comes after, in the order of their jobs.
+    def _sources(self) -> Any:
+        return self._rows().filter(pk__in=self._after)
 
-        Only of those that succeeded. Raises NoResult if one of these keeps no result.
+    def _wait(self, timeout: timedelta | float) -> Wait:
+        raise FlowInvalid("a member would wait for its own end: add one that comes after those that it needs")
+
+
+class _FlowWait(Wait):
+    """A wait for the ends of all members, one after the other, for the members as they then are."""
+
+    def __init__(self, flow: Flow, timeout: timedelta | float) -> None:
+        super().__init__(timeout)
+        self._flow = flow
+
+    def look(self) -> float | None:
+        """Return in how many seconds to look again, or None if all have ended.
+
+        Raises WaitTimedOut, WaitRefused, JobDoesNotExist.
         """
-        rows = FlowMember.objects.using(self._using).filter(pk__in=self._after, task=task.name, outcome="succeeded")
-        ids = list(rows.order_by("pk").values_list("pk", flat=True))
-        values = dict(JobResult.objects.using(self._using).filter(pk__in=ids).values_list("pk", "value"))
-        if missing := [job_id for job_id in ids if job_id not in values]:
-            raise NoResult(
-                f"job {missing[0]} of {task.name!r} succeeded, but its result is not kept, or no longer: declare the "
-                "task with a keep_result that outlasts the wait of this job"
-            )
-        kind = get_type_hints(task.function).get("return", Any)
-        return [msgspec.convert(values[job_id], kind, str_keys=True, dec_hook=as_member) for job_id in ids]
-
-    @overload
-    def result_of(self, task: Task[..., Coroutine[Any, Any, R]]) -> R: ...
-    @overload
-    def result_of(self, task: Task[..., R]) -> R: ...
-    def result_of(self, task: Task[..., Any]) -> Any:
-        """Return what the only member of this task returned that this job comes after. Raises NoResult, FlowInvalid."""
-        results = self.results_of(task)
-        if len(results) == 1:
-            return results[0]
-        if results:
-            raise FlowInvalid(f"this job comes after {len(results)} of {task.name!r}: use results_of")
-        raise NoResult(f"this job comes after no {task.name!r} that succeeded")
+        live, self.value = self._flow.look_for_end()
+        if live is None:
+            return None
+        record = None
+        with suppress(JobDoesNotExist):  # it has just ended
+            record = get_job(live.pk, using=self._flow.using)
+        return self.await_end(live.pk, record, self._flow.using)
 
 
 def _array(values: Iterable[object]) -> str:
@@ -260,7 +340,8 @@ def flow(name: str, *, key: str | None = None, using: str | None = None) -> Flow
 def get_flow(flow_id: int, *, using: str | None = None) -> Flow:
     """Return the flow with this number. Raises JobDoesNotExist if there is none, or this role does not see it."""
     using = alias_of(using)
-    found = FlowRecord.objects.using(using).filter(pk=flow_id).first()
+    with as_current_store(using):
+        found = FlowRecord.objects.using(using).filter(pk=flow_id).first()
     if found is None:
         raise JobDoesNotExist(f"there is no flow {flow_id}, or it ended and was deleted")
     return Flow(found.name, found.key, using=using, id=found.pk)

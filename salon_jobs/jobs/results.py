@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -18,7 +18,7 @@ from salon_jobs.core.records import EnqueueAction, JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import to_project
-from salon_jobs.jobs.answers import Wait
+from salon_jobs.jobs.answers import JobWait
 from salon_jobs.jobs.progress import Progress
 from salon_jobs.tenancy.active import current_store_id
 
@@ -131,8 +131,8 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
         """Wait like ``wait``, from a coroutine."""
         return await self._wait(timeout).arun()
 
-    def _wait(self, timeout: timedelta | float) -> Wait:
-        return Wait(self.id, self._read, timeout, by_public_id=self.public_id is not None)
+    def _wait(self, timeout: timedelta | float) -> JobWait:
+        return JobWait(self.id, self._read, timeout, by_public_id=self.public_id is not None)
 
     def _read(self) -> JobRecord | None:
         with suppress(JobDoesNotExist):
@@ -200,9 +200,16 @@ _COLUMNS: Final = [field.name for field in fields(JobRecord) if field.name != "h
 _INSTANTS: Final = ("run_at", "created_at", "first_started_at", "last_started_at", "finished_at")
 
 
+def as_current_store(using: str) -> AbstractContextManager[object]:
+    """Return a block in which the rows of the current store are seen.
+
+    Outside a transaction, a tenant_context with atomic=False has set no store yet, and they would look gone.
+    """
+    return nullcontext() if current_store_id() is None else transaction.atomic(using=using, savepoint=False)
+
+
 def _read(statement: str, parameters: dict[str, Any], using: str) -> JobRecord | None:
-    # Outside a transaction, a tenant_context with atomic=False has set no store yet: the job would look gone.
-    with nullcontext() if current_store_id() is None else transaction.atomic(using=using, savepoint=False):
+    with as_current_store(using):
         rows = statements.rows(statement, parameters, using=using)
     if not rows:
         return None

@@ -60,8 +60,9 @@ def test_when_all_are_done_page(calls: list[str], capsys: pytest.CaptureFixture[
 @page("how-to/flows")
 @pytest.mark.usefixtures("database")
 def test_flows_page(calls: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    first, more = calls
-    exec(first, {})
+    first, wait, more = calls
+    order_of_page: dict[str, Any] = {}
+    exec(first, order_of_page)
     [(job_id,)] = seen("SELECT id FROM salon_jobs_job WHERE task = 'charge-order'")
     shown = run("show", str(job_id))[0].partition("its flow\n")[2]
     assert re.sub("#[0-9]+", "#", shown).rstrip().splitlines() == [
@@ -71,12 +72,13 @@ def test_flows_page(calls: list[str], capsys: pytest.CaptureFixture[str]) -> Non
         "  report-order #: held, after fetch-order #, charge-order #, if one of them fails",
     ]
     assert [job.task for job in drain_jobs()] == ["fetch-order", "charge-order", "ship-order"]
+    exec(wait, order_of_page)
     names: dict[str, Any] = {}
     exec(more, names)
     with flow("import") as order:
         order.add(names["split"].call(2))
     drain_jobs()
-    assert capsys.readouterr().out.splitlines() == ["charged 700", "part 0", "part 1", "joined"]
+    assert capsys.readouterr().out.splitlines() == ["charged 700", "700", "part 0", "part 1", "joined"]
 
 
 @page("how-to/schedules")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -16,12 +17,23 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
-from salon_jobs import Discard, current_job, tenant_context
+from salon_jobs import Discard, current_job, flow, tenant_context
 from salon_jobs.backend import await_result, wait
-from salon_jobs.core.errors import JobCancelled, JobDoesNotExist, JobFailed, OptionInvalid, WaitRefused, WaitTimedOut
+from salon_jobs.core.errors import (
+    FlowInvalid,
+    JobCancelled,
+    JobDoesNotExist,
+    JobFailed,
+    NoResult,
+    OptionInvalid,
+    WaitRefused,
+    WaitTimedOut,
+)
 from salon_jobs.core.records import EnqueueAction, JobState
 from salon_jobs.jobs import JobHandle, answers
 from salon_jobs.jobs.answers import AwaitedJobs, awaited
+from salon_jobs.jobs.flows import Flow, get_flow
+from salon_jobs.testing import drain_jobs
 from salon_jobs.worker import finisher
 from salon_jobs.worker.worker import Worker
 from tests import tasks
@@ -202,6 +214,84 @@ def test_role_and_store_limit_waiting(process_id: int, hooks: Hooks, stores: lis
         assert (of_store.wait(0), kept.wait(0), waiting.status()) == (None, 4, JobState.QUEUED)
         with pytest.raises(WaitTimedOut):
             waiting.wait(0)
+
+
+def outcomes(flow: Flow, timeout: float = 0) -> list[str | None]:
+    """Wait on a thread of its own."""
+    try:
+        return [member.outcome for member in flow.wait(timeout)]
+    finally:
+        connections.close_all()
+
+
+def test_ends_of_members_wake_who_waits(process_id: int, hooks: Hooks) -> None:
+    """Each run in its turn; a member that is skipped has no run, so its end is not announced."""
+    known = {number: threading.Event() for number in (1, 2)}
+    hooks.system = lambda number: known[number].wait(LIMIT_S) and None
+    with flow("order") as order:
+        first = order.add(tasks.in_flow.call(1))
+        second = order.add(tasks.in_flow.call(2), after=first)
+        order.add(tasks.in_flow.call(3), after=[first, second], when="failed")
+
+    async def ends() -> list[str | None]:
+        return [member.outcome for member in await order.await_members(LIMIT_S)]
+
+    with listening_worker(process_id), ThreadPoolExecutor(2) as threads:
+        waits = [threads.submit(outcomes, order, LIMIT_S), threads.submit(lambda: asyncio.run(closing(ends())))]
+        for number, member in ((1, first), (2, second)):
+            eventually(partial(awaited.holds, [member.id]))
+            known[number].set()
+        assert [wait.result() for wait in waits] == [["succeeded", "succeeded", "skipped"]] * 2
+    assert get_flow(order.id or 0).results_of(tasks.in_flow) == [1, 2]
+    with pytest.raises(FlowInvalid, match="this flow has 2 of 'test-flow': use results_of"):
+        order.result_of(tasks.in_flow)
+    with pytest.raises(NoResult, match="this flow has no 'test-kept-result' that succeeded"):
+        order.result_of(tasks.kept_result)
+
+
+def test_wait_for_lasting_flow(process_id: int, hooks: Hooks) -> None:
+    """It is refused where it would never end: in the enqueuing transaction, before that, and in a member."""
+    refused: list[str] = []
+
+    def wait_for_own_flow(number: int) -> None:
+        with pytest.raises(FlowInvalid) as error:
+            current_job().flow.wait(LIMIT_S)
+        refused.append(str(error.value))
+        raise ValueError("no such card")
+
+    hooks.system = wait_for_own_flow
+    with transaction.atomic():
+        with flow("order") as order:
+            first = order.add(tasks.in_flow.call(1))
+            order.add(tasks.in_flow.call(2), after=first)
+            with pytest.raises(FlowInvalid, match="has no members yet: they are enqueued at the end of its with block"):
+                order.wait(LIMIT_S)
+        with pytest.raises(WaitRefused, match=f"this transaction has enqueued job {first.id}, "):
+            order.wait(LIMIT_S)
+    with pytest.raises(WaitTimedOut, match=f"job {first.id} is still queued after 0 s"):
+        order.wait(0)
+    drain_jobs(raise_errors=False)
+    assert outcomes(order) == ["failed", "skipped"]
+    assert refused == ["a member would wait for its own end: add one that comes after those that it needs"]
+
+
+def test_store_limits_waiting_for_flows(process_id: int, hooks: Hooks, stores: list[UUID], settings: Any) -> None:
+    """Its own store sees it, even between two transactions."""
+    hooks.store = lambda **_: 4
+    with tenant_context(stores[0]), flow("order") as order:
+        order.add(tasks.kept_result_in_store.call(store_id=stores[0]))
+    run_due(process_id)
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": "web"}
+    unseen = "wait for a flow as the store that it belongs to"
+    for atomic in (True, False):
+        with tenant_context(stores[0], atomic=atomic):
+            seen_flow = get_flow(order.id or 0)
+            assert [member.outcome for member in seen_flow.wait(0)] == ["succeeded"]
+            assert seen_flow.result_of(tasks.kept_result_in_store) == 4
+        with tenant_context(stores[1], atomic=atomic), pytest.raises(JobDoesNotExist, match=unseen):
+            seen_flow.wait(0)
+    with pytest.raises(JobDoesNotExist, match=unseen):
+        seen_flow.wait(0)
 
 
 def test_fork_listens_anew(process_id: int, hooks: Hooks) -> None:

@@ -188,6 +188,8 @@ with flow("order", key="7") as order:
     assert_type(order.add(of_store.call(STORE, TODAY), after=[first], when="failed"), jobs.Member)
     assert_type((first.id, first.outcome), tuple[int, str | None])
 assert_type(get_flow(order.id or 0).members(), list[jobs.Member])
+assert_type(get_flow(order.id or 0).wait(timedelta(minutes=1)), list[jobs.Member])
+assert_type(get_flow(order.id or 0).results_of(system), list[int])
 
 
 def in_a_flow() -> None:
@@ -370,6 +372,7 @@ wrong_state: jobs.JobState = "queued"  # E
 get_job("1")  # E
 flow("order", key=7)  # E
 get_flow("1")  # E
+wrong_results: list[str] = get_flow(1).results_of(system)  # E
 flow("order").add(system.call(), when="done")  # E
 jobs.Flow("order").add(system)  # E
 wrong_member: jobs.Member = jobs.Flow("order").add(system.call()).id  # E
