@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from salon_jobs.process.heartbeat import Heartbeat, application_name, delete_row
 from salon_jobs.process.loop import Loop
 from salon_jobs.process.probe import Probe
 from salon_jobs.worker.child import DEAD_EXIT, KIND, ControlChannel
-from salon_jobs.worker.in_flight import InFlightRun, InFlightTable
+from salon_jobs.worker.in_flight import InFlightRun, InFlightTable, shared_file
 from salon_jobs.worker.maintenance import log_held_up, rescue_process
 from salon_jobs.worker.worker import WorkerOptions
 
@@ -93,8 +92,7 @@ class ChildProcess:
     def __init__(self, plan: ChildPlan, number: int) -> None:
         """Start ``command --child DESCRIPTORS``. Raises OSError."""
         ours, theirs = socket.socketpair()
-        with theirs, tempfile.TemporaryFile() as file:
-            file.truncate(InFlightTable.size(plan.options.slots))
+        with theirs, shared_file(InFlightTable.size(plan.options.slots)) as file:
             self._in_flight = InFlightTable(plan.options.slots, fileno=file.fileno())
             inherited = (theirs.fileno(), file.fileno(), plan.idle)
             described = ":".join(map(str, (*inherited, number, plan.processes)))

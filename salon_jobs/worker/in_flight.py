@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
+import tempfile
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import IO, Final
 
 _REST: Final = struct.Struct("=qdd")  # lease, began, kill_at
 _ID: Final = struct.Struct("=q")
@@ -16,6 +18,19 @@ _INSTANT: Final = struct.Struct("=d")
 # An idle process says so at each poll, every second by default. After a longer silence, others answer wake-ups too.
 _IDLE_FOR_S: Final = 2.0
 NEVER: Final = float("inf")
+
+
+def shared_file(size: int) -> IO[bytes]:
+    """Return a file of so many zeros that processes can inherit and map.
+
+    On Linux it is in memory alone: a container's file system may be read-only.
+    """
+    if hasattr(os, "memfd_create"):
+        file: IO[bytes] = os.fdopen(os.memfd_create("salon-jobs"), "r+b")
+    else:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - its user closes it
+    file.truncate(size)
+    return file
 
 
 @dataclass(frozen=True, slots=True)

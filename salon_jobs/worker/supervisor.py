@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +25,7 @@ from salon_jobs.process.processors import usable_processors
 from salon_jobs.process.service import ServedLoop
 from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker.child_process import FRESH_S, ChildPlan, ChildProcess, ChildSupervisor
-from salon_jobs.worker.in_flight import IdleTable
+from salon_jobs.worker.in_flight import IdleTable, shared_file
 from salon_jobs.worker.maintenance import Maintenance
 from salon_jobs.worker.worker import WorkerOptions
 
@@ -161,8 +160,7 @@ class Supervisor:
         self._registered = threading.Event()
         self._stopping = threading.Event()
         self._kill_at = float("inf")
-        self._idle = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this process lives
-        self._idle.truncate(IdleTable.size(processes))
+        self._idle = shared_file(IdleTable.size(processes))  # open as long as this process lives
         plan = ChildPlan(
             command, options, lambda counted: self._totals.add(**counted), processes=processes, idle=self._idle.fileno()
         )

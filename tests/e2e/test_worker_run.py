@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,8 @@ from tests.support import change, seen, store_id_sql
 from tests.waiting import eventually
 
 SECRET = "a-customers-name"
+# Has a process and its children be new interpreters, instead of copies of one that has started.
+NEW = {"NEW_INTERPRETERS": "1", "PYTHONHASHSEED": "0"}
 
 
 def test_ping_is_picked_up(database: None) -> None:
@@ -177,7 +180,7 @@ class FromElsewhere(WorkerProcess):
         super().__init__("--burst")
 
     def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        super()._start(words, {**environment, "NEW_INTERPRETERS": "1", "PYTHONHASHSEED": "0"})
+        super()._start(words, {**environment, **NEW})
 
 
 @pytest.mark.parametrize("program", [("./shop/manage.py",), ("-m", "shop.manage")], ids=" ".join)
@@ -191,3 +194,26 @@ def test_program_that_leaves_its_directory(database: None, tmp_path: Path, progr
     with FromElsewhere(tmp_path, *program) as worker:
         assert worker.wait() == 0, worker.output
         assert [record["job_id"] for record in worker.logged("job_succeeded")] == [job_id]
+
+
+class WithoutFiles(WorkerProcess):
+    """Worker, and its children, that find no directory in which they may write."""
+
+    def __init__(self, folder: Path, command: str) -> None:
+        (folder / "sitecustomize.py").write_text("import tempfile; tempfile.tempdir = '/proc/nowhere'")
+        self._folder, self.command = folder, command  # type: ignore[misc]
+        super().__init__("--burst")
+
+    def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        super()._start(words, {**environment, "PYTHONPATH": str(self._folder), **NEW})
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory are Linux's")
+@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
+def test_read_only_file_system(database: None, tmp_path: Path, command: str) -> None:
+    """As in a container whose root is read-only and that has no writable /tmp."""
+    job_id = tasks.nothing.enqueue().id
+    with WithoutFiles(tmp_path, command) as worker:
+        assert worker.wait() == 0, worker.output
+        assert "nowhere" not in worker.output
+        assert [record["job_id"] for record in worker.logged("job_succeeded")] == [job_id] * (command == "runworker")
