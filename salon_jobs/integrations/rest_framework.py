@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from django.db import DatabaseError
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -34,21 +34,22 @@ from salon_jobs.tenancy.violations import violation_of
 try:
     from rest_framework.exceptions import APIException, ValidationError
     from rest_framework.request import Request
-    from rest_framework.serializers import as_serializer_error
+    from rest_framework.serializers import PrimaryKeyRelatedField, as_serializer_error, empty
     from rest_framework.views import APIView
 except ModuleNotFoundError as missing:
     raise ConfigurationError("TenantAPIView needs djangorestframework: pip install 'salon-jobs[drf]'") from missing
 
 
+# Without a docstring: what describes an API to its clients takes that of the first base which has one, and of generic
+# views, those of the framework are left out, but not ours.
 class TenantAPIView(APIView):
-    """View that runs in a transaction as the store of the user whom it authenticates, and commits.
-
-    The first base of generic views and viewsets too. ``REQUEST_STORE`` defines how the store is found, once the user is
-    known and before permissions are checked; TenantMiddleware passes the view by. The response is rendered in the
-    store. An exception, even one that is answered, and a response of 500 or more, roll back. Where row-level security
-    refuses a row, the answer is a 400 that names the field. ``non_atomic_requests`` on ``dispatch`` works as it does
-    with the middleware.
-    """
+    # View that runs in a transaction as the store of the user whom it authenticates, and commits.
+    #
+    # The first base of generic views and viewsets too. ``REQUEST_STORE`` defines how the store is found, once the user
+    # is known and before permissions are checked; TenantMiddleware passes the view by. The response is rendered in the
+    # store. An exception, even one that is answered, and a response of 500 or more, roll back. Where row-level security
+    # refuses a row, the answer is a 400 that names the field. ``non_atomic_requests`` on ``dispatch`` works as it does
+    # with the middleware.
 
     _original: HttpRequest
     _make: Callable[[], TenantContext]
@@ -131,6 +132,27 @@ class CurrentStore:
         """Return the store of the surrounding context, without a query; None outside."""
         store, model = current_store_id(), store_model()
         return None if store is None or model is None else model(pk=store)
+
+
+# Without a docstring, as the view: descriptions of an API show that of a field's class.
+class StoreField(PrimaryKeyRelatedField):
+    # Field that shows the store's key and takes none from clients: ``organization = StoreField()``.
+    #
+    # For an API whose answers have had the store. What a client sends in it is ignored, as in a read-only field, and
+    # rows get the current store, by ``CurrentStore``.
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(default=CurrentStore(), **options)
+
+    def get_queryset(self) -> QuerySet[Any]:
+        """Return no rows: a form offers no choice."""
+        model: Any = store_model()
+        nothing: QuerySet[Any] = model._base_manager.none()
+        return nothing
+
+    def get_value(self, dictionary: Any) -> Any:
+        """Return that the client sends nothing."""
+        return empty
 
 
 @cache

@@ -29,7 +29,7 @@ from rest_framework.viewsets import ModelViewSet
 from project.salon.models import Customer, CustomerNote, OperatorInvitation
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.access.strict import refuse_without_store
-from salon_jobs.integrations.rest_framework import CurrentStore, TenantAPIView
+from salon_jobs.integrations.rest_framework import CurrentStore, StoreField, TenantAPIView
 from tests.docs.markdown import blocks, read
 from tests.support import new_store_id, seen
 from tests.tenancy.probe import fail
@@ -110,6 +110,17 @@ class InvitationSerializer(ModelSerializer):
         fields: ClassVar = ["store", "email", "token", "expires_at"]
 
 
+class OldCustomerSerializer(CustomerSerializer):
+    store = StoreField()
+
+
+class OldInvitationSerializer(ModelSerializer):
+    store = StoreField()
+
+    class Meta(InvitationSerializer.Meta):
+        pass
+
+
 class Customers(View, ModelViewSet):
     queryset = Customer.objects.order_by("name")
     serializer_class = CustomerSerializer
@@ -129,8 +140,17 @@ class Invitations(View, ModelViewSet):
     serializer_class = InvitationSerializer
 
 
+class OldCustomers(Customers):
+    serializer_class = OldCustomerSerializer
+
+
+class OldInvitations(View, ModelViewSet):
+    queryset = OperatorInvitation.objects.all()
+    serializer_class = OldInvitationSerializer
+
+
 router = SimpleRouter()
-for viewset in (Customers, Notes, RawNotes, Invitations):
+for viewset in (Customers, OldCustomers, OldInvitations, Notes, RawNotes, Invitations):
     router.register(viewset.__name__.lower(), viewset, viewset.__name__.lower())
 urlpatterns = [
     path("look/", Look.as_view()),
@@ -252,6 +272,44 @@ def test_duplicate_of_another_store_is_free(api: list[UUID]) -> None:
     own = client.post("/invitations/", invitation)
     said = {"non_field_errors": ["The fields store, token must make a unique set."]}
     assert (own.status_code, own.json()) == (400, said)
+
+
+def test_old_api_keeps_its_store(api: list[UUID]) -> None:
+    """It is shown; what a client sends in it is ignored, and new rows get the store of the request."""
+    own, others = customers()
+    client = client_of(api[0])
+    row = {"name": "x", "email": "x@example.com"}
+    for data in (row, {**row, "store": str(api[1])}, {**row, "store": "rubbish"}):
+        created = client.post("/oldcustomers/", data)
+        assert (created.status_code, created.json()["store"]) == (201, str(api[0]))
+        path = f"/oldcustomers/{created.json()['id']}/"
+        for send in (client.put, client.patch):
+            changed = send(path, {**data, "id": created.json()["id"]}, content_type="application/json")
+            assert (changed.status_code, changed.json()) == (200, created.json())
+    assert {each["store"] for each in client.get("/oldcustomers/").json()} == {str(api[0])}
+    assert seen("SELECT store_id, count(*) FROM customer GROUP BY 1 ORDER BY 2") == [(api[1], 1), (api[0], 4)]
+    page = client_of(api[0], Accept="text/html").get(f"/oldcustomers/{own}/").content.decode()
+    assert str(api[1]) not in page
+    assert client.get(f"/oldcustomers/{others}/").status_code == 404
+
+
+def test_old_api_knows_what_must_be_unique(api: list[UUID]) -> None:
+    invitation = {"email": "a@example.com", "token": "taken", "expires_at": "2030-01-01T00:00:00Z"}
+    for store in api:
+        assert client_of(store).post("/oldinvitations/", invitation).status_code == 201
+    again = client_of(api[0]).post("/oldinvitations/", {**invitation, "store": str(api[1])})
+    said = {"non_field_errors": ["The fields store, token must make a unique set."]}
+    assert (again.status_code, again.json()) == (400, said)
+
+
+def test_descriptions_of_api_are_its_own() -> None:
+    """What makes them takes a docstring from bases: of a view, of its methods, and of a serializer's field."""
+    for made in (Customers, Free, OldCustomerSerializer().fields["store"].__class__):
+        ours = [base for base in made.__mro__ if base.__module__.startswith("salon_jobs.")]
+        assert ours
+        assert [base.__doc__ for base in ours if base.__doc__] == []
+    for method in ("get", "post", "put", "patch", "delete", "list", "create", "retrieve", "update", "destroy"):
+        assert method not in vars(TenantAPIView)
 
 
 @with_and_without_atomic_requests

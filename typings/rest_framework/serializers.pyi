@@ -1,8 +1,14 @@
 from typing import Any
 
-class ModelSerializer: ...
+class empty: ...
+
+class ModelSerializer:
+    fields: dict[str, Any]
 
 class HiddenField:
+    def __init__(self, **options: Any) -> None: ...
+
+class PrimaryKeyRelatedField:
     def __init__(self, **options: Any) -> None: ...
 
 class UUIDField:
