@@ -31,7 +31,7 @@ from salon_jobs.tenancy.choice import CHOICE, choose_store
 from salon_jobs.tenancy.connections import discard, reset_after_request, watch_sessions
 from salon_jobs.tenancy.context import TenantContext, sync_step, tenant_context
 from salon_jobs.tenancy.names import store_words
-from salon_jobs.tenancy.resolvers import StoreResolver, SubdomainResolver, make_resolver
+from salon_jobs.tenancy.resolvers import HeaderResolver, StoreResolver, SubdomainResolver, make_resolver, memberships
 from salon_jobs.tenancy.violations import denial_of, denying
 
 Closers: TypeAlias = tuple[Callable[[], object], ...]
@@ -276,8 +276,18 @@ def find_store(resolver: StoreResolver | None, request: HttpRequest) -> StoreId 
     if resolver is not None and store is not None and not resolver.allowed(request, store):
         raise StoreRefused(gettext("you do not belong to this %(store)s") % store_words())
     if store is None and conf.request_without_store != "continue":
-        raise StoreRefused(gettext("no %(store)s is chosen: sign in, or choose one of yours") % store_words())
+        raise StoreRefused(_none_is_chosen(resolver, request) % {**store_words(), "header": conf.request_header})
     return store
+
+
+def _none_is_chosen(resolver: StoreResolver | None, request: HttpRequest) -> str:
+    """Return what a request without a store can do: a client that has signed in by a token sends a header."""
+    user = getattr(request, "user", None)  # a resolver of the project's own needs none, nor memberships
+    if not isinstance(resolver, HeaderResolver) or user is None or not user.is_authenticated:
+        return gettext("no %(store)s is chosen: sign in, or choose one of yours")
+    if conf.membership_model is not None and not memberships(request):
+        return gettext("you belong to no %(store)s")
+    return gettext("no %(store)s is chosen: name one of yours in the header %(header)s, by its key")
 
 
 def log_refusal(request: HttpRequest, refused: StoreRefused) -> None:

@@ -85,7 +85,9 @@ def test_words_header_and_session_key(two: list[UUID], monkeypatch: pytest.Monke
     monkeypatch.setattr(Store._meta, "verbose_name_plural", "organizations")
     client = signed_in(member_of(*two))
     assert "Choose one of your organizations" in browse(client).content.decode()
-    assert client.get("/hooked/").content == b"no organization is chosen: sign in, or choose one of yours\n"
+    said = b"no organization is chosen: name one of yours in the header X-Store-Id, by its key\n"
+    assert client.get("/hooked/").content == said
+    assert Client().get("/hooked/").content == b"no organization is chosen: sign in, or choose one of yours\n"
     refused = client.get("/hooked/", headers={"X-Store-Id": str(uuid4())})
     assert b"you do not belong to this organization" in refused.content
     with configured(REQUEST_HEADER="X-Organization", REQUEST_SESSION_KEY="organization"):

@@ -67,7 +67,8 @@ def test_request_without_store(two: list[UUID], member: bool) -> None:
     user = member_of() if member else None
     refused = signed_in(user).get("/hooked/")
     assert (refused.status_code, refused["Content-Type"]) == (403, "text/plain; charset=utf-8")
-    assert b"sign in, or choose one of yours" in refused.content
+    said = b"you belong to no store\n" if member else b"no store is chosen: sign in, or choose one of yours\n"
+    assert refused.content == said
     with configured(REQUEST_WITHOUT_STORE="continue"):
         assert signed_in(user).get("/hooked/").json() == NOTHING
 

@@ -214,6 +214,21 @@ def test_request_without_store_is_refused(api: list[UUID], path: str) -> None:
     assert client_of(api[0]).get(path, headers={"X-Store-Id": "x" * 10_000}).status_code == 400
 
 
+@pytest.mark.parametrize("header", ["X-Store-Id", "X-Organization"])
+def test_client_with_token_learns_header(api: list[UUID], header: str) -> None:
+    """Of several stores; who belongs to none learns that, and nobody needs a header to sign in."""
+    several, none = client_of(*api), client_of()
+    for resolver in ("membership", "header"):
+        with configured(REQUEST_STORE=resolver, REQUEST_HEADER=header), override_settings(ROOT_URLCONF=__name__):
+            said = several.get("/look/").json()["detail"]
+            assert said == f"no store is chosen: name one of yours in the header {header}, by its key"
+            assert several.get("/look/", headers={header: str(api[1])}).json() == expected(api, 1)
+            assert none.get("/look/").json() == {"detail": "you belong to no store"}
+            assert "header" not in Client().get("/look/").json()["detail"]
+    with configured(REQUEST_STORE="session"), override_settings(ROOT_URLCONF=__name__):
+        assert several.get("/look/").json()["detail"] == "no store is chosen: sign in, or choose one of yours"
+
+
 def test_request_without_store_continues(api: list[UUID]) -> None:
     connection.execute_wrappers.clear()
     with configured(REQUEST_WITHOUT_STORE="continue"), override_settings(ROOT_URLCONF=__name__):
