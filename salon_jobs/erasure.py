@@ -19,6 +19,7 @@ from salon_jobs.core.redaction import redacted
 from salon_jobs.db import statements
 from salon_jobs.db.internals import delete_rows
 from salon_jobs.inbox.queries import shown_text
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.control import cancel_jobs
 from salon_jobs.outbox.control import skip_messages
 
@@ -168,6 +169,8 @@ def export_store(
             for row in page.values().iterator(chunk_size=500):
                 if not unredacted:
                     row |= {column: redacted(row[column], conf.redact) for column in table.secret}
+                    if "task" in row and "payload" in row:
+                        row["payload"] = registry.visible(row["task"], row["payload"])
                     if table.model is models.InboxMessage:
                         row["raw"] = shown_text(row["raw"])
                 # In ASCII: text written by SQL can hold lone surrogates, which a UTF-8 file cannot.

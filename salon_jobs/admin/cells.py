@@ -17,6 +17,7 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.redaction import redacted
 from salon_jobs.dashboard.labels import ago, exact
+from salon_jobs.jobs import registry
 from salon_jobs.models import Limit
 from salon_jobs.tenancy.names import store_name
 from salon_jobs.words import scope_words
@@ -46,6 +47,16 @@ def age_of(name: str, description: Any) -> Display:
 def json_of(name: str, description: Any, *, hides_empty: bool = False) -> Display:
     """Return the display function of a row's JSON, perhaps with a dash for an empty value."""
     return _display_of(name, description, lambda value: "-" if hides_empty and not value else as_json(value))
+
+
+def payload_of(description: Any) -> Display:
+    """Return the display function of the arguments of a row's task."""
+
+    @admin.display(description=description)
+    def shown(_: Any, row: Any) -> SafeString | str:
+        return as_json(registry.visible(row.task, row.payload))
+
+    return shown
 
 
 def count_of(name: str, description: Any) -> Display:

@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy as _
 from salon_jobs.admin import filters
 from salon_jobs.admin.actions import ActionAdmin
 from salon_jobs.admin.base import MOST, as_reader, explained, gone, id_or_other, may, reader, sees_all_stores
-from salon_jobs.admin.cells import as_json, badge, below, json_of, lines_of, stacked, text, time_of
+from salon_jobs.admin.cells import as_json, badge, below, lines_of, payload_of, stacked, text, time_of
 from salon_jobs.admin.flow_picture import picture
 from salon_jobs.admin.job_actions import JOB_ACTIONS
 from salon_jobs.admin.overview import overview, trend
@@ -189,7 +189,7 @@ class JobAdmin(ActionAdmin):
     )
     help_texts: ClassVar = {"concurrency_key": _("Jobs of a task with the same key share a limit")}
     deferred = ("payload", "log")
-    shown_payload = json_of("payload", _("payload"))
+    shown_payload = payload_of(_("payload"))
     enqueued_at = time_of("created_at", _("enqueued"))
     ended = time_of("finished_at", _("ended"))
     asked_to_end = time_of("cancel_requested_at", _("cancellation requested"))

@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.base import ReadOnlyAdmin, id_or_other
-from salon_jobs.admin.cells import age_of, below, json_of, time_of
+from salon_jobs.admin.cells import age_of, below, json_of, payload_of, time_of
 from salon_jobs.models import JobResult
 from salon_jobs.words import duration
 
@@ -36,7 +36,7 @@ class JobResultAdmin(ReadOnlyAdmin):
     }
     deferred = ("payload", "value")
     shown_value = json_of("value", _("returned"))
-    shown_payload = json_of("payload", _("payload"))
+    shown_payload = payload_of(_("payload"))
     finished = age_of("finished_at", _("finished"))
     kept = age_of("expires_at", _("kept until"))
     enqueued = time_of("created_at", _("enqueued"))

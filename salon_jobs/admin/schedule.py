@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import ActionAdmin, actions_of, check_line, log_changed, user_name
 from salon_jobs.admin.base import address_of_list, reader, sees_all_stores
-from salon_jobs.admin.cells import badge, below, json_of, lines_of, time_of
+from salon_jobs.admin.cells import badge, below, lines_of, payload_of, time_of
 from salon_jobs.admin.job_actions import ActionOnOne, ArgumentsForm, signature_of
 from salon_jobs.admin.process import RunNow
 from salon_jobs.conf import settings as conf
@@ -173,7 +173,7 @@ class ScheduleAdmin(ActionAdmin):
     empty_hint = _("Your code adds them: salon_jobs.schedule(…).")
     deferred = ("payload",)
     actions = actions_of(Schedule, run_now=RunScheduleNow, change=ChangeSchedule)
-    payload_shown = json_of("payload", _("payload"))
+    payload_shown = payload_of(_("payload"))
     created = time_of("created_at", _("added"))
     changed = time_of("changed_at", _("last changed"))
 

@@ -183,6 +183,15 @@ class TaskHandler:
                 named |= named.pop(parameter.name, {})
         return named
 
+    def positional(self, payload: dict[str, Any]) -> Sequence[str]:
+        """Return the names of the arguments in ``args``; those that ``*args`` takes share its name."""
+        parameters = list(inspect.signature(self.func).parameters.values())[1 if self.task.takes_context else 0 :]
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        by_position = [each.name for each in parameters if each.kind in kinds]
+        rest = next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), "")
+        given = len(payload["args"])
+        return [*by_position, *[rest] * (given - len(by_position))][:given]
+
     def decode(self, payload: str, store_id: StoreId | None, /) -> dict[str, Any]:
         """Read a job's payload. Raises PayloadInvalid if this backend did not write it."""
         invalid = f"task {self.name!r}: the payload was not written by django.tasks; enqueue the task itself"

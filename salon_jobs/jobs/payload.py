@@ -170,6 +170,10 @@ class PayloadType:
         """Return the arguments that a payload holds, which are all that it holds."""
         return payload
 
+    def positional(self, payload: dict[str, Any]) -> Sequence[str]:
+        """Return no names: what a payload holds has names of its own."""
+        return ()
+
     def _unknown(self, name: str, free: Collection[str]) -> PayloadInvalid:
         """Return the error for an argument that the task does not have; ``free`` are those it may be meant for."""
         if name in EnqueueOptions.__annotations__:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import TaskInvalid, UnknownTask, did_you_mean
 from salon_jobs.core.records import JobState, StoreId
+from salon_jobs.core.redaction import HIDDEN, redacted
 from salon_jobs.core.text import shown
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, NewJob, Timeouts
 
@@ -34,6 +36,10 @@ class Payload(Protocol):
 
     def named(self, payload: dict[str, Any], /) -> dict[str, Any]:
         """Return the arguments that a payload holds, by name."""
+        ...
+
+    def positional(self, payload: dict[str, Any], /) -> Sequence[str]:
+        """Return the names of the arguments that a payload holds by position, in ``args``; none if it has no such."""
         ...
 
     def decode(self, payload: str, store_id: StoreId | None, /) -> dict[str, Any]:
@@ -172,6 +178,25 @@ def find_waiting(*, using: str) -> bool:
     """
     registered = [find(using) for find in _finders]
     return any(registered)
+
+
+def visible(task: str, payload: Any) -> Any:
+    """Return the payload of a task's job as people may see it: without the values of arguments that ``REDACT`` names.
+
+    Arguments of Django's tasks that were passed by position are hidden by their names in the signature; all of them if
+    this process does not know the task.
+    """
+    held = cast("dict[str, Any]", payload if isinstance(payload, dict) and "backend" in payload else {})
+    args = held.get("args")
+    if not isinstance(args, list):
+        return redacted(payload, conf.redact)
+    given = cast("Any", args)
+    try:
+        names = get_declaration(task).payload.positional(held)
+    except UnknownTask:
+        return redacted({**held, "args": [HIDDEN] * len(given)}, conf.redact)
+    visible_args = [redacted({name: value}, conf.redact)[name] for name, value in zip(names, given, strict=False)]
+    return redacted({**held, "args": visible_args or given}, conf.redact)
 
 
 def tasks() -> list[TaskDeclaration]:

@@ -16,7 +16,6 @@ from django.db.models.lookups import Exact, IContains
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState, StoreId
-from salon_jobs.core.redaction import redacted
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.models import Job, JobError, JobProgress
@@ -97,8 +96,8 @@ def ids_with_text(term: str, *, using: str) -> list[int]:
     if equals and name.isidentifier():
         wanted |= Q(Exact(KeyTextTransform(name, "payload"), value))
     found: list[int] = []
-    for job_id, payload in _newest(jobs).filter(wanted).values_list("pk", "payload")[:_READ]:
-        shown: Any = redacted(payload, conf.redact)
+    for job_id, task, payload in _newest(jobs).filter(wanted).values_list("pk", "task", "payload")[:_READ]:
+        shown: Any = registry.visible(task, payload)
         arguments = cast("dict[str, Any]", shown if isinstance(shown, dict) else {})
         is_argument = equals and name in arguments and arguments[name] == payload[name]
         if is_argument or part.casefold() in json.dumps(shown, ensure_ascii=False).casefold():

@@ -28,6 +28,11 @@ def echo(*args: Any, **kwargs: Any) -> list[Any]:
     return [list(args), kwargs]
 
 
+@task
+def send_reset(user: int, token: str, *secrets: str, note: str = "") -> list[Any]:
+    return [user, token, *secrets, note]
+
+
 @task(priority=7, queue_name="mail")
 def mail(address: str) -> str:
     return address

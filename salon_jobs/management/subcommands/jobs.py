@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError, CommandParser
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState, StoreId
-from salon_jobs.core.redaction import redacted
 from salon_jobs.core.units import duration, with_noun
 from salon_jobs.dashboard.labels import followed
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.ordered import place_in_order
 from salon_jobs.jobs.search import JobCriteria, NextAttempt, find_jobs, progress_of, retries_ahead
 from salon_jobs.jobs.stages import stages_of
@@ -142,7 +141,7 @@ class ShowJob(Subcommand):
         steps = list(JobStep.objects.using(using).filter(job_id=job.pk).order_by("committed_at", "pk"))
         then = FollowUp.objects.using(using).filter(pk=job.follow_up_id or 0).values("task", "remaining").first()
         of_flow, place = stages_of(job, using=using), place_in_order(job, using=using)
-        payload = redacted(job.payload, conf.redact)
+        payload = registry.visible(job.task, job.payload)
         ahead = retries_ahead(job, now)
         waits = waiting_reasons([job], using=using, now=now, store_name=_name).get(job.pk)
         progress = progress_of([job], using=using).get(job.pk)
