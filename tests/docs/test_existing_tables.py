@@ -17,7 +17,7 @@ from tests.databases import rows
 from tests.docs.crm_project import FILES
 from tests.docs.markdown import read, section
 from tests.docs.walkthrough import Walkthrough
-from tests.settings import url_for
+from tests.settings import TEST_DATABASE, url_for
 
 PAGE = "docs/how-to/existing-tables.md"
 MIGRATE = "<!-- test: run -->\n```console\n$ python manage.py migrate\n```"
@@ -146,3 +146,17 @@ def test_no_write_waits_on_many_rows(project: tuple[Walkthrough, str, str]) -> N
                 page.follow(part)
         assert min(runs) > 10
     assert rows(database, STRAY) == [(0,)]
+
+
+def test_links_of_two_tenants_are_found(database: None) -> None:
+    """The page's SELECT, on tables as Django makes them for a ManyToManyField."""
+    [select] = re.findall(r"```sql\n(.*?crm_contact_tags.*?)```", read(PAGE), re.DOTALL)
+    with psycopg.connect(url_for(None, TEST_DATABASE)) as connection:
+        connection.execute(
+            "CREATE TEMP TABLE crm_contact AS SELECT id, NULLIF(id, 3) organization_id FROM generate_series(1, 3) id;"
+            "CREATE TEMP TABLE crm_tag AS SELECT id, id AS organization_id FROM generate_series(1, 3) id;"
+            "CREATE TEMP TABLE crm_contact_tags AS SELECT 10 * contact.id + tag.id AS id, contact.id AS contact_id,"
+            " tag.id AS tag_id FROM crm_contact contact CROSS JOIN crm_tag tag WHERE (contact.id, tag.id) <> (2, 3)"
+        )
+        found = connection.execute(select.encode()).fetchall()
+    assert found == [(12, 1, 2), (13, 1, 3), (21, 2, 1), (31, None, 1), (32, None, 2), (33, None, 3)]

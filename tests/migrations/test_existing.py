@@ -93,7 +93,10 @@ def test_each_step_leads_back(library: ProjectState) -> None:
 
 
 def test_backfill_continues_where_it_stopped(
-    library: ProjectState, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    library: ProjectState,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     state, briefly, calls = step(COLUMN, library), existing._briefly, []
 
@@ -122,6 +125,13 @@ def test_backfill_continues_where_it_stopped(
         "store_backfilled table=book filled=3",
         "store_backfilled table=book filled=3 missing=1",
     ]
+    # Without a terminal, as in a deploy: what remains, and only that.
+    said, find = capsys.readouterr().err.strip(), 'SELECT * FROM "book" WHERE "store_id" IS NULL'
+    assert said == f"book: 3 rows filled, 1 without a parent's remain: {find}"
+    assert seen(find.replace("*", "id")) == [(UUID(int=2**128 - 1),)]
+    change("DELETE FROM book WHERE shelf_id IS NULL")
+    step(BACKFILL, state)
+    assert capsys.readouterr().err == ""
 
 
 def test_row_without_a_store_is_named(library: ProjectState) -> None:

@@ -132,7 +132,8 @@ class BackfillStore(_ThroughParent):
 
     Needs a migration with ``atomic = False``. Run again after a failure, it continues: it changes only rows without a
     store. Every two seconds it reports its progress, on a terminal and as a log event. Rows whose parent has no store
-    remain, and are counted. It vacuums the table at the end. Reversing changes nothing.
+    remain; at the end it says on stderr how many, and how to find them. It vacuums the table at the end. Reversing
+    changes nothing.
 
     Raises ConfigurationError if row-level security hides rows.
     """
@@ -188,9 +189,12 @@ class BackfillStore(_ThroughParent):
 
     def _report(self, model: type[Model], **fields: Any) -> None:
         log_event(logging.INFO, events.STORE_BACKFILLED, table=model._meta.db_table, **fields)
-        if sys.stderr.isatty():
-            left = f", {fields['missing']:,} without a parent's" if fields.get("missing") else ""
-            sys.stderr.write(f"\n    {model._meta.db_table}: {fields['filled']:,} rows filled{left}")
+        # The log of a deploy has no terminal, and by default no events either.
+        if (missing := fields.get("missing", 0)) or sys.stderr.isatty():
+            table = model._meta.db_table
+            find = f"SELECT * FROM {identifier(table)} WHERE {identifier(column_of(model, self.field))} IS NULL"
+            left = f", {missing:,} without a parent's remain: {find}" if missing else ""
+            sys.stderr.write(f"\n    {table}: {fields['filled']:,} rows filled{left}\n")
 
 
 class RequireStore(_StoreField):
