@@ -111,6 +111,21 @@ def test_partitions_are_named_once_a_table(one_user: OneUser) -> None:
     assert one_user.drifts() == []
 
 
+def test_table_that_no_migration_makes_is_named(one_user: OneUser) -> None:
+    """If it refers to rows of stores, and shows all of its own."""
+    one_user.execute(
+        "CREATE TABLE parcel (id bigint, sale_id uuid REFERENCES sale, day date) PARTITION BY RANGE (day)",
+        "CREATE TABLE parcel_2026 PARTITION OF parcel FOR VALUES FROM ('2026-01-01') TO ('2027-01-01')",
+        "CREATE TABLE colour (id bigint PRIMARY KEY)",
+    )
+    [drift] = one_user.drifts()
+    assert (drift["kind"], drift["where"]) == ("undeclared table", "table public.parcel")
+    assert drift["found"] == "refers to sale, without policies"
+    assert "ProtectModel" in drift["hint"]
+    one_user.execute("ALTER TABLE parcel ENABLE ROW LEVEL SECURITY")
+    assert one_user.drifts() == []
+
+
 def test_isolated_table_on_citus_is_named(one_user: OneUser) -> None:
     """Also by its partitions, and copied to every node; what is not isolated may be distributed."""
     one_user.execute(

@@ -39,7 +39,7 @@ _OF_ROLES: Final = (
     objects.find_undeclared_tables,
     objects.find_undeclared_views,
 )
-_OF_ONE_USER: Final = (roles.compare_one_user,)
+_OF_ONE_USER: Final = (roles.compare_one_user, objects.find_unmanaged_tables)
 _OF_BOTH: Final = (
     objects.compare_security,
     objects.find_open_partitions,

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
+from django.apps import apps
+
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration, names_of_django
 from salon_jobs.access.job_tables import TABLES
@@ -122,6 +124,24 @@ def find_undeclared_tables(catalogue: Catalogue, declared: Declaration) -> Itera
         granted += ", with policies of its own" if table.has_policies else ", without policies"
         fix = tuple(f"REVOKE ALL ON {table.on} FROM {grantee(name)}" for name in by_role)
         yield Drift("undeclared table", table.where, "no runtime role", granted, fix, True, _DECLARE)
+
+
+def find_unmanaged_tables(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+    """Yield tables that refer to rows of stores, show all of theirs, and that no model's migrations create.
+
+    Those of other models are named by a check (W010), and with roles every undeclared table that a role can reach.
+    """
+    protected = {table.oid: table for access, table in declared.present if access.is_protected}
+    known = {table.oid for _, table in declared.present}
+    managed = [model._meta.db_table for model in apps.get_models(include_auto_created=True) if model._meta.managed]
+    found: dict[str, list[str]] = {}
+    for oid, name, target in catalogue.rows("referring", tables=[*protected], **{"except": managed}):
+        if oid not in known:
+            found.setdefault(name, []).append(protected[target].name)
+    for name, targets in found.items():
+        hint = "declare it in the migration that makes it, ProtectModel(…); SystemScope(…) if stores share its rows"
+        refers = f"refers to {', '.join(targets)}, without policies"
+        yield Drift("undeclared table", f"table {name}", "row-level security", refers, (), True, hint)
 
 
 def find_undeclared_views(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:

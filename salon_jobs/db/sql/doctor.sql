@@ -316,6 +316,18 @@ SELECT owner::bigint, kind, name, text, fault, is_drift,
  WHERE owner = ANY (%(tables)s::bigint[]::oid[]) AND kind = ANY (%(kinds)s::text[])
  ORDER BY 1, 2, 3
 
+-- name: doctor_referring
+-- Return the tables without row-level security that refer to one of these tables, except those with these names and
+-- the partitions of others.
+-- Locks: none. Role: any.
+SELECT DISTINCT c.oid::bigint, format('%%I.%%I', n.nspname, c.relname), f.confrelid::bigint
+  FROM pg_constraint f
+  JOIN pg_class c ON c.oid = f.conrelid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE f.contype = 'f' AND f.confrelid = ANY (%(tables)s::bigint[]::oid[])
+   AND NOT c.relrowsecurity AND NOT c.relispartition AND c.relname <> ALL (%(except)s::text[])
+ ORDER BY 2, 3
+
 -- name: doctor_partitions
 -- Return the partitions of these tables at any depth, and the tables that inherit from them, with their row-level
 -- security: that of the table is not theirs.
