@@ -63,7 +63,7 @@ def test_two_consumers_and_a_deadlock_keep_the_order(
     with deadlocks(number=4, times=3), ExitStack() as stack:
         for _ in range(2):
             source = broker.source(destination, consumer="till")
-            monkeypatch.setattr(type(source), "visibility", timedelta(seconds=1))
+            monkeypatch.setattr(type(source), "visibility", timedelta(seconds=4))  # or a busy machine misses it
             loop = Consumer("till", consumers, source, using="default")
             loop.start()
             stack.callback(loop.join)
