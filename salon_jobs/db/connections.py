@@ -9,13 +9,14 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import ConfigurationError, SalonJobsError, SchemaMissing, TransactionBroken
+from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SchemaMissing, TransactionBroken
 from salon_jobs.db.instants import UtcLoader
 
 # The remedy in every message about a database that is not PostgreSQL.
@@ -43,11 +44,55 @@ def is_of_jobs(alias: str) -> bool:
     return alias == conf.database
 
 
+# No copy of a server, nor a standby, was started in the same microsecond. Every role may ask, through a pooler too.
+_IDENTITY: Final = """
+SELECT extract(epoch FROM pg_postmaster_start_time())::text, oid::text, datname::text
+  FROM pg_database WHERE datname = current_database()
+"""
+# What servers have said of two places: whether they are one database.
+_known: Final[dict[tuple[object, object], bool]] = {}
+
+
 def holds_job_tables(alias: str) -> bool:
-    """Return whether an alias leads to the database of the jobs, as ``DATABASE`` does, and that is PostgreSQL."""
+    """Return whether an alias leads to the database of the jobs, as ``DATABASE`` does, and that is PostgreSQL.
+
+    Where the settings do not tell, the servers do, once a process, over connections of their own: a pooler and what is
+    behind it are one database. Raises OperationalError if the alias does not answer; NotReady if ``DATABASE`` does not,
+    and may be the same.
+    """
     if connections[alias].vendor != "postgresql":
         return False
-    return is_of_jobs(alias) or _place_of(alias) == _place_of(alias_of(None))
+    of_jobs = alias_of(None)
+    place, place_of_jobs = _place_of(alias), _place_of(of_jobs)
+    if is_of_jobs(alias) or place == place_of_jobs:
+        return True
+    if connections[of_jobs].vendor != "postgresql":
+        return False
+    if (place, place_of_jobs) not in _known:
+        identity = _identity_of(alias)
+        try:
+            _known[place, place_of_jobs] = identity == _identity_of(of_jobs)
+        except (DatabaseError, ImproperlyConfigured) as error:
+            name = connections[of_jobs].settings_dict["NAME"]
+            # Else every other database could be migrated only where the jobs' can be reached. In tests, it is one that
+            # nobody has created, until its turn comes.
+            if name and name != identity[-1]:
+                return False
+            raise NotReady(
+                f"whether the alias {alias!r} leads to the database of the jobs cannot be told, because {of_jobs!r}"
+                f" does not answer: {str(error).strip()}; let it answer, or set SALON_JOBS['DATABASE'] to the alias"
+                " that leads there"
+            ) from error
+    return _known[place, place_of_jobs]
+
+
+def _identity_of(alias: str) -> tuple[str, ...]:
+    """Ask the server which database an alias leads to, whatever the state of the alias's own connection."""
+    connection: Any = connections[alias]
+    parameters = connection.get_connection_params()
+    with connection.wrap_database_errors, connection.Database.connect(**parameters, autocommit=True) as raw:
+        identity: tuple[str, ...] = raw.execute(_IDENTITY).fetchone()
+    return identity
 
 
 def _place_of(alias: str) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import OperationalError
 from django.db.models import Model
 
 from salon_jobs.conf import settings as conf
@@ -29,5 +30,14 @@ class JobTablesRouter:
     db_for_write = db_for_read
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
-        """Return whether an alias may hold the tables; None for other apps."""
-        return holds_job_tables(db) if app_label == _APP else None
+        """Return whether an alias may hold the tables; None for other apps.
+
+        Raises NotReady if ``DATABASE`` does not answer and may be the same database.
+        """
+        if app_label != _APP:
+            return None
+        try:
+            return holds_job_tables(db)
+        except OperationalError:
+            # Whoever goes on to use the alias meets the same error; but makemigrations asks of each, without a server.
+            return False

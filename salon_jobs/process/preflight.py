@@ -27,7 +27,7 @@ from salon_jobs.core.errors import (
     SchemaMissing,
 )
 from salon_jobs.core.events import log_event
-from salon_jobs.db.connections import POSTGRESQL_REMEDY, is_of_jobs, not_postgresql
+from salon_jobs.db.connections import POSTGRESQL_REMEDY, holds_job_tables, not_postgresql
 from salon_jobs.db.read_only import ServerReadOnly
 
 _ROLE = """
@@ -217,7 +217,7 @@ def require_login(alias: str) -> None:
 
 def require_roles(*, using: str, **_: Any) -> None:
     """Refuse to migrate before the roles exist. Receiver of ``pre_migrate``; raises BootstrapMissing."""
-    if conf.roles is None or not is_of_jobs(using):
+    if conf.roles is None or not holds_job_tables(using):
         return
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY (%s)", [[*conf.roles.names]])

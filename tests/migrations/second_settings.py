@@ -13,5 +13,7 @@ DATABASES = {
     "jobs_again": _env.db_url("ONE_USER_URL"),
     "other": _env.db_url("OTHER_URL"),
 }
+if "POOLER_PORT" in _env:  # behind which "jobs" is, and "jobs_again" is not
+    DATABASES["jobs"] = {**DATABASES["jobs"], "HOST": "127.0.0.1", "PORT": _env.int("POOLER_PORT")}
 DATABASE_ROUTERS = _env.list("ROUTERS", default=["salon_jobs.db.router.JobTablesRouter"])
 SALON_JOBS = {"DATABASE": "jobs"}

@@ -18,6 +18,7 @@ from django.db import connections, transaction
 from project.salon.models import Store
 from salon_jobs import tenant_context
 from salon_jobs.core.errors import TenantContextError
+from salon_jobs.db.connections import holds_job_tables
 from tests.conftest import manage
 from tests.e2e import tasks
 from tests.e2e.held import Held
@@ -272,3 +273,8 @@ def test_exhausted_pool_kills_nobody(stores: list[UUID], port: int, held: Held) 
         assert worker.end() == 0
         assert not worker.logged("process_dead")
     assert seen("SELECT count(*) FROM customer") == [(8,)]
+
+
+def test_pooler_leads_to_the_same_database(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections["web"].settings_dict, "PORT", port)
+    assert holds_job_tables("web")

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 from django.db import connections
+from django.db.migrations.loader import MigrationLoader
 
 from salon_jobs.access.bootstrap import connect
 from salon_jobs.access.objects import Right, grantee, grants, identifier, on_columns, privileges
@@ -191,13 +192,36 @@ class Catalogue:
 
     def missing_tables(self) -> SchemaMissing:
         """Return the error to raise where the job tables are not found: to migrate, or to correct the search path."""
-        ((path, source, schemas),) = self.rows("hidden_tables")
+        ((path, source, schemas, has_history, may_read_history),) = self.rows("hidden_tables")
         if schemas is None:
-            return SchemaMissing("the job tables are missing; run: python manage.py migrate")
+            text, remedy = "the job tables are missing", "python manage.py migrate"
+            if may_read_history and (commands := _after_fake({*self.rows("history")})):
+                text += ", but django_migrations has their migrations as applied"
+                remedy = ", ".join(f"python manage.py {command}" for command in commands)
+            elif has_history and not may_read_history:
+                remedy += "; if it has nothing to do, python manage.py salon_jobs doctor --superuser says why"
+            return SchemaMissing(f"{text}; run: {remedy}")
         return SchemaMissing(
             f"the job tables are in the schema {schemas}, where search_path = {path} (source: {source}) does not lead;"
             f" {SEARCH_PATH_REMEDY}"
         )
+
+
+def _after_fake(recorded: set[tuple[Any, ...]]) -> list[str]:
+    """Return the commands that make the job tables if their migrations were recorded without them, else none.
+
+    ``zero`` also forgets what depends on our migrations, and was made: it is recorded again.
+    """
+    graph = MigrationLoader(None, ignore_no_migrations=True).graph
+    dependent = [key for first in graph.root_nodes("salon_jobs") for key in graph.backwards_plan(first)]
+    applied = [key for key in dependent if key in recorded]
+    if all(app != "salon_jobs" for app, _ in applied):
+        return []
+    last: dict[str, str] = {}
+    for app, name in applied:  # the last comes first
+        last.setdefault(app, name)
+    again = [f"migrate {app} {name} --fake" for app, name in reversed(last.items()) if app != "salon_jobs"]
+    return ["migrate salon_jobs zero --fake", "migrate salon_jobs", *again, "migrate"]
 
 
 def by_alias(alias: str) -> psycopg.Connection[Any]:

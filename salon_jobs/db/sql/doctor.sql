@@ -74,14 +74,22 @@ SELECT d.signature, p.oid::bigint,
  ORDER BY 1, 2
 
 -- name: doctor_hidden_tables
--- Return the search path, where it comes from, and in which schemas that the role may use job tables exist.
+-- Return the search path, where it comes from, in which schemas that the role may use job tables exist, whether the
+-- history of migrations exists, and whether the role may read it.
 -- Locks: none. Role: any.
 SELECT s.setting, s.source,
        (SELECT string_agg(quote_ident(n.nspname), ', ' ORDER BY n.nspname)
           FROM pg_class c
           JOIN pg_namespace n ON n.oid = c.relnamespace
-         WHERE c.relname = 'salon_jobs_job' AND c.relkind = 'r' AND has_schema_privilege(n.oid, 'USAGE'))
+         WHERE c.relname = 'salon_jobs_job' AND c.relkind = 'r' AND has_schema_privilege(n.oid, 'USAGE')),
+       to_regclass('django_migrations') IS NOT NULL,
+       coalesce(has_table_privilege(to_regclass('django_migrations'), 'SELECT'), false)
   FROM pg_settings s WHERE s.name = 'search_path'
+
+-- name: doctor_history
+-- Return the migrations that are recorded as applied.
+-- Locks: none. Role: any that may read them.
+SELECT app, name FROM django_migrations
 
 -- name: doctor_loopholes
 -- Return what reaches past all policies, as drifts: publications of these tables; functions that the server or an

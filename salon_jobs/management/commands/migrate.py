@@ -13,8 +13,8 @@ from salon_jobs.access.constraints import rows_that_violate
 from salon_jobs.access.operations.stores import require_store
 from salon_jobs.access.policies import NO_STORE
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import BootstrapMissing, ConversionMissing
-from salon_jobs.db.connections import is_of_jobs
+from salon_jobs.core.errors import BootstrapMissing, ConversionMissing, NotReady
+from salon_jobs.db.connections import holds_job_tables
 from salon_jobs.process.preflight import require_login
 
 
@@ -25,18 +25,21 @@ class Command(MigrateCommand):
     """
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Migrate. Raises CommandError if the login is refused, a role is missing or another role owns the tables.
+        """Migrate.
+
+        Raises CommandError if the login is refused, a role is missing, another role owns the tables, or it cannot be
+        told whether the alias leads to them.
 
         An error of a foreign key that the project's SQL adds gets a note that says what to write instead, and one of
         rows that violate a SameStoreForeignKey the query that finds them.
         """
         try:
             alias = options["database"]
-            if has_jobs := is_of_jobs(alias):
+            if has_jobs := holds_job_tables(alias):
                 require_login(alias)
             with require_store(alias) if has_jobs and conf.roles is None else nullcontext():
                 return super().execute(*args, **options)
-        except (BootstrapMissing, ConversionMissing) as error:
+        except (BootstrapMissing, ConversionMissing, NotReady) as error:
             raise CommandError(f"{error.code}: {error}") from error
         except IntegrityError as error:
             if (query := rows_that_violate(error)) is not None:
