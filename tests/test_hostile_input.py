@@ -174,4 +174,4 @@ def test_wrong_type_is_named(database: None) -> None:
     with pytest.raises(SalonJobsError, match="queue must be a string"):
         control.pause(queue=b"x")  # type: ignore[arg-type]
     with pytest.raises(SalonJobsError, match="aware datetime"):
-        control.retry_jobs([1], at=datetime.now(UTC).isoformat())  # type: ignore[arg-type]
+        control.retry_jobs([1], at=datetime.now(UTC).isoformat())  # type: ignore[call-overload]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, cast
@@ -117,8 +116,8 @@ class ArgumentsForm(ActionForm):
 
 def signature_of(declared: registry.TaskDeclaration) -> str:
     """Return the name of a task with what it takes, for people."""
-    signature = inspect.signature(declared.function).replace(return_annotation=inspect.Signature.empty)
-    return f"{declared.name}{signature}".replace("'", "")
+    parameters = ", ".join(map(str, declared.payload.signature.parameters.values()))
+    return f"{declared.name}({parameters})".replace("'", "")
 
 
 class ActionOnOne(Action):

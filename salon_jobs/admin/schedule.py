@@ -124,9 +124,8 @@ class NewScheduleForm(ScheduleForm):
         store = current_store_id() if is_limited else None
         named = {"task": given.get("task", ""), "key": given.get("key", ""), "store_id": store}
         super().__init__(verb, data, Schedule(**named, payload={}, timezone="UTC", overlap=True))
-        tasks: list[Any] = [each for each in registry.tasks() if isinstance(each, Task)]
         offered: Any = self.fields["task"]
-        choices = ((each.name, signature_of(each)) for each in tasks if each.is_store_task or not is_limited)
+        choices = ((each.name, signature_of(each)) for each in registry.tasks() if each.is_store_task or not is_limited)
         offered.choices = sorted(choices)
         if is_limited or conf.store_model is None:
             del self.fields["store_id"]
@@ -134,7 +133,9 @@ class NewScheduleForm(ScheduleForm):
     def clean_store_id(self) -> None:
         """Read the store, which the task of a store needs and no other has."""
         given, task_name = self.cleaned_data["store_id"], self.cleaned_data.get("task")
-        if task_name and registry.get_task(task_name).is_store_task != bool(given):
+        declared = registry.get_declaration(task_name) if task_name else None
+        # Those of Django's run for a store as well as for none.
+        if isinstance(declared, Task) and declared.is_store_task != bool(given):
             raise forms.ValidationError(gettext("The task of a store needs it, and other tasks have none."))
         try:
             self.row.store_id = store_key().parse(given) if given else None

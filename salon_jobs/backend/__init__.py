@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, cast
-from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -29,11 +28,15 @@ from salon_jobs.backend.results import AnyResult, TaskCall, new_result, result_o
 from salon_jobs.backend.tasks import BACKEND_OPTIONS, AnyTask, JobTask, check_options, job_key
 from salon_jobs.backend.tasks import task as task
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.arguments import check_text
+from salon_jobs.core.arguments import as_uuid, check_text
 from salon_jobs.core.errors import ConfigurationError, OptionInvalid, TaskInvalid, suggest
 from salon_jobs.core.records import EnqueueAction
-from salon_jobs.jobs import enqueue
+from salon_jobs.core.text import shown
+from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.payload import Arguments
 from salon_jobs.jobs.results import JobHandle, load_result
+from salon_jobs.jobs.task import Call
+from salon_jobs.tenancy.active import current_store_id
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,11 +57,28 @@ async def await_result(result: TaskResult[..., Any], timeout: timedelta | float)
 
 
 def _handle_of(result: TaskResult[..., Any]) -> JobHandle:
-    public_id = UUID(result.id)
+    if (public_id := as_uuid(result.id)) is None:
+        raise OptionInvalid(f"result must be one of a task of salon_jobs.backend.SalonJobsBackend, not {shown(result)}")
     job_id: int | None = getattr(result, "job_id", None)
     if job_id is None and (record := load_result(public_id)) is not None:
         job_id = record.id
     return JobHandle(job_id or 0, EnqueueAction.KEPT, public_id)
+
+
+def call(task: Task[P, Any], *args: P.args, **kwargs: P.kwargs) -> Call[P]:
+    """Return one call of a task, for ``salon_jobs.schedule``. The task's own ``call`` runs it.
+
+    Its jobs are those of the store whose context is open here, or of none, as those of ``enqueue``. Raises TaskInvalid
+    for a task of another backend, InvalidTask for one with ``run_after``, PayloadInvalid.
+    """
+    registry.declaration_of(task)
+    handler = handlers.handler_of(task)
+    handler.check_reach(task)
+    if task.run_after is not None:
+        raise InvalidTask(f"{task.module_path}: run_after is one instant; leave it out, the schedule says when")
+    handler.bind(args, kwargs)
+    stored = handler.call_of(task, args, kwargs)
+    return Call(handler.name, Arguments(current_store_id(), stored.encode()))
 
 
 class SalonJobsBackend(BaseTaskBackend):
@@ -123,10 +143,8 @@ class SalonJobsBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> AnyResult:
         """Read a result of this alias, whatever its store. Raises TaskResultDoesNotExist."""
-        try:
-            public_id = UUID(str(result_id))
-        except ValueError:
-            raise TaskResultDoesNotExist(result_id) from None
+        if (public_id := as_uuid(result_id)) is None:
+            raise TaskResultDoesNotExist(result_id)
         record = load_result(public_id)
         call = None if record is None else TaskCall.of(record.payload)
         if record is None or call is None or call.backend != self.alias:

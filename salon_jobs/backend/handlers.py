@@ -95,6 +95,13 @@ class TaskHandler:
         return self._declared
 
     @property
+    def signature(self) -> inspect.Signature:
+        """What enqueueing it takes."""
+        signature = inspect.signature(self.func)
+        parameters = [*signature.parameters.values()][1 if self.task.takes_context else 0 :]
+        return signature.replace(parameters=parameters)
+
+    @property
     def options(self) -> JobOptions:
         return options_of(self.task)
 
@@ -160,6 +167,12 @@ class TaskHandler:
             values["keep_result"] = None
         return NewJob(task=self.name, store_id=current_store_id(), payload=call.encode(), public_id=uuid4(), **values)
 
+    def stored_job(self, store_id: StoreId | None, payload: str, /) -> NewJob:
+        """Return the job of a call that was stored. Raises PayloadInvalid, InvalidTask; TypeError for a job key."""
+        call: TaskCall = self.decode(payload, store_id)["call"]
+        task = call.task(self.task)
+        return replace(self.new_job(task, call, job_key(task, call.args, call.kwargs)), store_id=store_id)
+
     def stored(self, name: str, value: object) -> object:
         """Return one argument as a payload holds it. Raises PayloadInvalid for a name that the function has not."""
         parameters = inspect.signature(self.func).parameters
@@ -185,7 +198,7 @@ class TaskHandler:
 
     def positional(self, payload: dict[str, Any]) -> Sequence[str]:
         """Return the names of the arguments in ``args``; those that ``*args`` takes share its name."""
-        parameters = list(inspect.signature(self.func).parameters.values())[1 if self.task.takes_context else 0 :]
+        parameters = self.signature.parameters.values()
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         by_position = [each.name for each in parameters if each.kind in kinds]
         rest = next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), "")

@@ -34,6 +34,7 @@ from salon_jobs.inbox.processor import find_tasks
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.payload import PayloadType
 from salon_jobs.process.preflight import check_schema
+from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.tenancy.request import TenantMiddleware
 from salon_jobs.tenancy.resolvers import make_resolver
 
@@ -252,6 +253,22 @@ def check_sentry() -> list[CheckMessage]:
     return []
 
 
+def check_crontab() -> list[CheckMessage]:
+    """Warn of cron entries that start nothing, since the backend of their tasks is not ours."""
+    if not cron_entries.left_out:
+        return []
+    listed = [f"{name!r} (of {backend})" for name, backend in cron_entries.left_out.items()]
+    more = [f"{len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
+    text = (
+        f"cron entries that start nothing, since another backend has their tasks: {', '.join(listed[:_SHOWN] + more)}"
+    )
+    hint = (
+        "in production, have TASKS name salon_jobs.backend.SalonJobsBackend; for tests and development, silence this"
+        " check"
+    )
+    return [Warning(text, hint=hint, id="salon_jobs.W072")]
+
+
 OURS: Final = f"{TenantMiddleware.__module__}.{TenantMiddleware.__name__}"
 # By name: the module can only be imported when django.contrib.auth is installed.
 _SIGNS_IN: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -299,6 +316,7 @@ _CHECKS: Final = (
     check_sentry,
     check_requests,
     check_isolation,
+    check_crontab,
 )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, cast
+from uuid import UUID
 
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.text import shown
@@ -22,8 +24,10 @@ def check_text(name: str, value: object, longest: int, *, least: int = 1) -> Non
         )
 
 
-def one_or_several(takes: str, given: Any, *, longest_key: int = 0) -> list[Any]:
-    """Return the ids of one or several handles and ids, and perhaps keys, as a list.
+def one_or_several(
+    takes: str, given: Any, *, longest_key: int = 0, also: Callable[[object], bool] = lambda given: False
+) -> list[Any]:
+    """Return the ids of one or several handles and ids, and perhaps keys or what ``also`` accepts, as a list.
 
     ``takes`` says what may be given, for the OptionInvalid that refuses anything else.
     """
@@ -33,7 +37,7 @@ def one_or_several(takes: str, given: Any, *, longest_key: int = 0) -> list[Any]
     for name in found:
         if longest_key and isinstance(name, str):
             check_text("key", name, longest_key)
-        elif not is_id(name):
+        elif not is_id(name) and not also(name):
             raise OptionInvalid(f"{takes}, not {shown(name)}")
     return found
 
@@ -41,6 +45,14 @@ def one_or_several(takes: str, given: Any, *, longest_key: int = 0) -> list[Any]
 def is_id(value: object) -> bool:
     """Return whether a row can have this number."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LAST_ID
+
+
+def as_uuid(value: object) -> UUID | None:
+    """Return a UUID, or the one that a text is, or None."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return UUID(value)
+    return value if isinstance(value, UUID) else None
 
 
 def checked_ids(name: str, values: object) -> list[int]:

@@ -2,75 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, overload
 
 from django.db import IntegrityError, connections, transaction
 from django.utils.translation import gettext
 from psycopg.errors import UniqueViolation
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.arguments import one_or_several
+from salon_jobs.core.arguments import as_uuid, one_or_several
 from salon_jobs.core.errors import EnqueueRefused, JobDoesNotExist, OptionInvalid, PayloadInvalid
 from salon_jobs.core.records import ActionResult, EnqueueAction, JobState
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import JobOptions, NewJob, check_instant
-from salon_jobs.jobs.results import JobHandle
+from salon_jobs.jobs.results import JobHandle, as_current_store
 from salon_jobs.models import Job, Schedule
 from salon_jobs.words import refusal
 
 
-class _WithId(Protocol):
+class _WithNumber(Protocol):
     @property
     def id(self) -> int: ...
 
 
-Jobs: TypeAlias = int | _WithId | Iterable[int | _WithId]
-"""One job or several, each as its handle or its id."""
+class _WithId(Protocol):
+    @property
+    def id(self) -> int | str: ...
+
+
+_Numbered: TypeAlias = int | _WithNumber | Iterable[int | _WithNumber]
+Jobs: TypeAlias = int | str | _WithId | Iterable[int | str | _WithId]
+"""One job or several, each as its handle, a result of Django's tasks, its number or its public ID."""
 
 BATCH = 1000
 _CAN_BE_CANCELLED = (JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
 _CANCEL: Final = {"running": False, "reason": "cancelled"}
 _INTERRUPT: Final = {"running": True, "reason": "cancelled"}
 _DISCARD: Final = {"running": False, "reason": "discarded: by an operator"}
-_ids: Final = partial(one_or_several, "jobs are handles or IDs")
+_names: Final = partial(
+    one_or_several, "jobs are handles, numbers or public IDs", also=lambda given: as_uuid(given) is not None
+)
 
 
+@overload
+def retry_jobs(
+    jobs: _Numbered, *, at: datetime | None = ..., from_start: bool = ..., using: str | None = ...
+) -> list[ActionResult[int]]: ...
+@overload
+def retry_jobs(
+    jobs: Jobs, *, at: datetime | None = ..., from_start: bool = ..., using: str | None = ...
+) -> list[ActionResult[Any]]: ...
 def retry_jobs(
     jobs: Jobs, *, at: datetime | None = None, from_start: bool = False, using: str | None = None
-) -> list[ActionResult[int]]:
+) -> list[ActionResult[Any]]:
     """Requeue failed and cancelled jobs, allowing at least one more attempt. Role: operator, worker, web.
 
-    ``jobs`` is a handle, an id, or several of them; the results are in their order. They become due at ``at``, by
-    default now. They keep the steps that they have done, unless they are to run ``from_start``. ``using`` defaults to
-    the alias of the job tables. The web role can only retry jobs of its current store: call it inside
-    ``tenant_context``. A job whose key a newer waiting job holds is left unchanged, and its result names that job. Each
-    thousand is a transaction (a savepoint inside yours). Raises OptionInvalid if ``at`` is not an aware datetime (or
-    naive with ``USE_TZ = False``), or if ``jobs`` has anything but handles and ids.
+    ``jobs`` is a handle, a result of Django's tasks, a number or a public ID, or several of them; the results are in
+    their order. They become due at ``at``, by default now. They keep the steps that they have done, unless they are to
+    run ``from_start``. ``using`` defaults to the alias of the job tables. The web role can only retry jobs of its
+    current store: call it inside ``tenant_context``. A job whose key a newer waiting job holds is left unchanged, and
+    its result names that job. Each thousand is a transaction (a savepoint inside yours). Raises OptionInvalid if ``at``
+    is not an aware datetime (or naive with ``USE_TZ = False``), or if ``jobs`` has anything that no job can have.
     """
     at, using = None if at is None else check_instant("at", at), alias_of(using)
     allowed = gettext("only failed and cancelled jobs can be retried")
     then = "operator_forget_steps" if from_start else ""
-    return _wake(_change("operator_retry", _ids(jobs), {"at": at}, allowed, using, takes_keys=True, then=then), using)
+    change = partial(_change, "operator_retry", {"at": at}, allowed, using, takes_keys=True, then=then)
+    return _wake(_by_name(jobs, change, using), using)
 
 
-def discard_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[int]]:
+@overload
+def discard_jobs(jobs: _Numbered, *, using: str | None = ...) -> list[ActionResult[int]]: ...
+@overload
+def discard_jobs(jobs: Jobs, *, using: str | None = ...) -> list[ActionResult[Any]]: ...
+def discard_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[Any]]:
     """Cancel queued and failed jobs with the reason ``discarded``: they will not run again.
 
     Running jobs are left alone; ``cancel_jobs`` asks those to end. Roles, ``using``, order and batches as in
     ``retry_jobs``.
     """
-    return _cancel(_ids(jobs), _DISCARD, gettext("only queued and failed jobs can be discarded"), alias_of(using))
+    using = alias_of(using)
+    allowed = gettext("only queued and failed jobs can be discarded")
+    return _by_name(jobs, partial(_cancel, _DISCARD, allowed, using), using)
 
 
+@overload
+def change_jobs(
+    jobs: _Numbered, *, priority: int | None = ..., queue: str | None = ..., using: str | None = ...
+) -> list[ActionResult[int]]: ...
+@overload
+def change_jobs(
+    jobs: Jobs, *, priority: int | None = ..., queue: str | None = ..., using: str | None = ...
+) -> list[ActionResult[Any]]: ...
 def change_jobs(
     jobs: Jobs, *, priority: int | None = None, queue: str | None = None, using: str | None = None
-) -> list[ActionResult[int]]:
+) -> list[ActionResult[Any]]:
     """Change the priority or queue, or both, of queued jobs. Roles, ``using``, order and batches as in ``retry_jobs``.
 
     Raises OptionInvalid naming the field, and when neither is given.
@@ -80,10 +111,14 @@ def change_jobs(
     JobOptions(priority=0 if priority is None else priority, queue="default" if queue is None else queue)
     values, using = {"priority": priority, "queue": queue}, alias_of(using)
     allowed = gettext("only queued jobs can be changed")
-    return _wake(_change("operator_change", _ids(jobs), values, allowed, using), using)
+    return _wake(_by_name(jobs, partial(_change, "operator_change", values, allowed, using), using), using)
 
 
-def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[int]]:
+@overload
+def cancel_jobs(jobs: _Numbered, *, using: str | None = ...) -> list[ActionResult[int]]: ...
+@overload
+def cancel_jobs(jobs: Jobs, *, using: str | None = ...) -> list[ActionResult[Any]]: ...
+def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[Any]]:
     """Cancel jobs in any state but succeeded. Roles, ``using``, order and batches as in ``retry_jobs``.
 
     The process of a running job is asked to end it after your commit, so that finishing a job never waits for your
@@ -92,14 +127,18 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[in
     """
     alias = alias_of(using)
     allowed = gettext("only queued, running and failed jobs can be cancelled")
-    results = _cancel(_ids(jobs), _CANCEL, allowed, alias, endable=_CAN_BE_CANCELLED)
-    running = sorted({result.id for result in results if result.changed and result.detail})  # the others are over
-    for start in range(0, len(running), BATCH):
-        transaction.on_commit(partial(_ask_to_end, running[start : start + BATCH], alias), using=alias)
-    return results
+
+    def cancel(ids: Sequence[int]) -> list[ActionResult[int]]:
+        results = _cancel(_CANCEL, allowed, alias, ids, endable=_CAN_BE_CANCELLED)
+        running = sorted({result.id for result in results if result.changed and result.detail})  # the others are over
+        for start in range(0, len(running), BATCH):
+            transaction.on_commit(partial(_ask_to_end, running[start : start + BATCH], alias), using=alias)
+        return results
+
+    return _by_name(jobs, cancel, alias)
 
 
-def run_again(job: Job | int | _WithId, arguments: Mapping[str, Any], *, using: str | None = None) -> JobHandle:
+def run_again(job: Job | int | str | _WithId, arguments: Mapping[str, Any], *, using: str | None = None) -> JobHandle:
     """Enqueue a new job like an earlier one, due now, with these arguments; the earlier one stays as it is.
 
     It has the same task, store, queue, priority, attempts and kept result, and the same keys unless the task makes them
@@ -108,10 +147,12 @@ def run_again(job: Job | int | _WithId, arguments: Mapping[str, Any], *, using: 
     """
     using = alias_of(using)
     if not isinstance(job, Job):
-        [job_id] = _ids(job)
-        row = Job.objects.using(using).filter(pk=job_id).first()
+        given = _names(job)
+        if len(given) != 1:
+            raise OptionInvalid(f"run_again takes one job, not {len(given)}")
+        row = Job.objects.using(using).filter(pk__in=_numbers(given, using).values()).first()
         if row is None:
-            raise JobDoesNotExist(f"there is no job {job_id}, or you may not see it")
+            raise JobDoesNotExist(f"there is no job {given[0]}, or you may not see it")
         job = row
     new = job_with(job, arguments)
     same = {name: getattr(job, name) for name in ("store_id", "queue", "priority", "max_attempts", "keep_result")}
@@ -141,11 +182,38 @@ def job_with(row: Job | Schedule, arguments: Mapping[str, Any]) -> NewJob:
     return declared.job_of((), {**arguments, **({store_name: row.store_id} if store_name else {})})
 
 
+def _by_name(
+    jobs: Jobs, change: Callable[[Sequence[int]], list[ActionResult[int]]], using: str
+) -> list[ActionResult[Any]]:
+    """Change the jobs with these names, by their numbers; the results have the names. Raises OptionInvalid."""
+    given = _names(jobs)
+    numbers = _numbers(given, using)
+    results = iter(change([numbers[name] for name in given if name in numbers]))
+    return [
+        replace(next(results), id=name)
+        if name in numbers
+        else ActionResult(name, False, gettext("there is no such job, or you may not see it"))
+        for name in given
+    ]
+
+
+def _numbers(names: Sequence[Any], using: str) -> dict[Any, int]:
+    """Return the numbers of jobs by what they were named; a public ID that is no job's is left out."""
+    public = {name: as_uuid(name) for name in names if not isinstance(name, int)}
+    numbers = {name: name for name in names if isinstance(name, int)}
+    if not public:
+        return numbers
+    with as_current_store(using):
+        rows = Job.objects.using(using).filter(public_id__in=set(public.values())).values_list("public_id", "pk")
+        found = dict(rows)
+    return numbers | {name: found[uuid] for name, uuid in public.items() if uuid in found}
+
+
 def _cancel(
-    ids: Sequence[int], values: dict[str, Any], allowed: str, using: str, *, endable: Collection[str] = ()
+    values: dict[str, Any], allowed: str, using: str, ids: Sequence[int], *, endable: Collection[str] = ()
 ) -> list[ActionResult[int]]:
     """Cancel jobs, the newest first: the end of what others wait for would start them between two batches."""
-    changed = _change("operator_cancel", sorted(ids, reverse=True), values, allowed, using, endable=endable)
+    changed = _change("operator_cancel", values, allowed, using, sorted(ids, reverse=True), endable=endable)
     results = {result.id: result for result in changed}
     return [results[id_] for id_ in ids]
 
@@ -161,7 +229,7 @@ def _ask_to_end(ids: Sequence[int], using: str) -> None:
         cursor.execute("SELECT pg_notify(%s, %s)", [enqueue.wake_ups.channel, enqueue.CANCEL])
 
 
-def _wake(results: list[ActionResult[int]], using: str) -> list[ActionResult[int]]:
+def _wake(results: list[ActionResult[Any]], using: str) -> list[ActionResult[Any]]:
     """Wake workers after the commit if a job was changed."""
     if any(result.changed for result in results):
         enqueue.wake_ups.after_commit(using)
@@ -170,10 +238,10 @@ def _wake(results: list[ActionResult[int]], using: str) -> list[ActionResult[int
 
 def _change(
     statement: str,
-    ids: Sequence[int],
     values: dict[str, Any],
     allowed: str,
     using: str,
+    ids: Sequence[int],
     *,
     takes_keys: bool = False,
     endable: Collection[str] = (),
@@ -206,7 +274,7 @@ def _change(
             else:
                 for id_ in batch:
                     results += _change(
-                        statement, [id_], values, allowed, using, takes_keys=takes_keys, endable=endable, then=then
+                        statement, values, allowed, using, [id_], takes_keys=takes_keys, endable=endable, then=then
                     )
             continue
         details = dict.fromkeys(left_alone, gettext("there is no such job, or you may not see it"))

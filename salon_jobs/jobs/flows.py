@@ -25,7 +25,7 @@ from salon_jobs.jobs import control, enqueue, registry
 from salon_jobs.jobs.answers import Wait
 from salon_jobs.jobs.options import EnqueueOptions
 from salon_jobs.jobs.results import as_current_store, get_job
-from salon_jobs.jobs.task import BoundTask, Call, Task
+from salon_jobs.jobs.task import BoundTask, Call, Task, check_call
 from salon_jobs.models import FlowEdge, FlowMember, FlowRecord, Job, JobResult
 from salon_jobs.tenancy.active import current_store_id
 
@@ -103,8 +103,8 @@ class Flow:
         """
         if not self._blocks:
             raise FlowInvalid("members are added in the with block of their flow, whose end enqueues them")
-        if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise FlowInvalid(f"a member is the call of a task, such as fetch.call(url=url), not {shown(call)}")
+        takes = "a member is the call of a task, such as fetch.call(url=url)"
+        check_call(takes, call, FlowInvalid, of_djangos="let a member enqueue it")
         if when not in get_args(Condition):
             raise FlowInvalid(f"when is 'succeeded', 'failed' or 'ended', not {shown(when)}")
         if refused := [name for name in _NO_KEYS if options.get(name) is not None]:
@@ -258,7 +258,8 @@ class Flow:
         """
         with transaction.atomic(using=self.using):
             rows = self._rows().filter(outcome=None).order_by("pk")
-            return control.cancel_jobs(rows.values_list("pk", flat=True), using=self.using)
+            ids: list[int] = list(rows.values_list("pk", flat=True))
+            return control.cancel_jobs(ids, using=self.using)
 
     def retry(self) -> list[ActionResult[int]]:
         """Retry the members that failed, in one transaction.

@@ -265,10 +265,9 @@ class ChunkPayload(PayloadType):
             name: default.default_factory for name, default in fields.items() if isinstance(default, _Field)
         }
         parameter = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
-        signature = inspect.Signature(
-            [parameter(store_name), *(parameter(name, default=default) for name, default in fields.items())]
-        )
         types = {**_type_hints(task_name, item), store_name: hints[store_name]}
+        parameters = [parameter(name, default=default, annotation=types[name]) for name, default in fields.items()]
+        signature = inspect.Signature([parameter(store_name, annotation=types[store_name]), *parameters])
         self._compile(task_name, signature, types, with_store=True)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:

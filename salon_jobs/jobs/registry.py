@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Signature
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from salon_jobs.conf import settings as conf
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 class Payload(Protocol):
     """What a task's arguments must be, and how a job's payload holds them."""
+
+    @property
+    def signature(self) -> Signature:
+        """What enqueueing the task takes, for people."""
+        ...
 
     @property
     def store_name(self) -> str | None:
@@ -99,6 +105,10 @@ class TaskDeclaration(Protocol):
         """Return the job that enqueueing these arguments adds. Raises PayloadInvalid."""
         ...
 
+    def stored_job(self, store_id: StoreId | None, payload: str, /) -> NewJob:
+        """Return the job of arguments that were bound before, for this store or for none. Raises PayloadInvalid."""
+        ...
+
     @property
     def on_end(self) -> Callable[[RunningJob, JobState, BaseException | None], None] | None:
         """Function to call after each outcome is committed, with the job's state and the error; raises nothing."""
@@ -141,26 +151,37 @@ def get_task(name: str) -> Task[..., Any]:
     declaration = get_declaration(name)
     if not isinstance(declaration, Task):
         raise UnknownTask(
-            f"{name!r} ({declaration.origin}) is not declared with salon_jobs; enqueue it as its library does"
+            f"{name!r} ({declaration.origin}) is not declared with salon_jobs: enqueue it as its library does. Flows, "
+            "then= and consumers take tasks of salon_jobs alone; let one of these enqueue it"
         )
     return cast("Task[..., Any]", declaration)
 
 
 def declaration_of(target: object) -> TaskDeclaration:
     """Return the declaration of a task: ours, or one of Django's whose backend is ours. Raises TaskInvalid."""
+    if (other := other_backend_of(target)) is not None:
+        raise TaskInvalid(
+            f"{shown(target)} is a task of {other}, not of salon_jobs.backend.SalonJobsBackend: see TASKS"
+        )
     name, is_store_task = getattr(target, "name", None), getattr(target, "is_store_task", None)
     if not isinstance(target, type) and isinstance(name, str) and isinstance(is_store_task, bool):
         return cast("TaskDeclaration", target)
-    get_backend = getattr(target, "get_backend", None)
-    if isinstance(target, type) or not callable(get_backend):
+    if not is_djangos(target):
         raise TaskInvalid(f"{shown(target)} is not a task; declare it with @task")
-    declare = getattr(backend := get_backend(), "declaration_of", None)
-    if declare is None:
-        raise TaskInvalid(
-            f"{shown(target)} is a task of {type(backend).__name__}, not of salon_jobs.backend.SalonJobsBackend: see "
-            "TASKS"
-        )
-    return cast("TaskDeclaration", declare(target))
+    return cast("TaskDeclaration", cast("Any", target).get_backend().declaration_of(target))
+
+
+def is_djangos(target: object) -> bool:
+    """Return whether an object is a task of Django's, of whatever backend."""
+    return not isinstance(target, type) and callable(getattr(target, "get_backend", None))
+
+
+def other_backend_of(target: object) -> str | None:
+    """Return the name of the backend of a task of Django's that is not ours; None of anything else."""
+    if not is_djangos(target):
+        return None
+    backend = cast("Any", target).get_backend()
+    return None if hasattr(backend, "declaration_of") else type(backend).__name__
 
 
 _finders: list[Callable[[str], bool]] = []

@@ -6,15 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
 from django.db import transaction
 
+from salon_jobs.core.arguments import LAST_ID, as_uuid, is_id
 from salon_jobs.core.as_json import encode
-from salon_jobs.core.errors import JobDoesNotExist, NoResult, ResultInvalid
+from salon_jobs.core.errors import JobDoesNotExist, NoResult, OptionInvalid, ResultInvalid
 from salon_jobs.core.records import EnqueueAction, JobState, StoreId
+from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import to_project
@@ -140,19 +142,41 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
         return None
 
 
-def get_job(job_id: int, *, using: str | None = None) -> JobRecord:
-    """Return the job with this number. Raises JobDoesNotExist.
+class _WithId(Protocol):
+    @property
+    def id(self) -> int | str: ...
 
-    A job that succeeded is found as long as its result is kept (``keep_result``). With roles, the web role finds only
-    jobs of its current store.
+
+def get_job(job_id: int | str | UUID | _WithId, *, using: str | None = None) -> JobRecord:
+    """Return the job with this number or public ID, or of a result of Django's tasks. Raises JobDoesNotExist.
+
+    A job that succeeded is found as long as its result is kept (``keep_result``). With roles, the web role finds by
+    their numbers only jobs of its current store. Raises OptionInvalid for what no job can have.
     """
-    record = _read("job_record", {"id": job_id, "public_id": None}, alias_of(using))
+    name = name_of(job_id)
+    record = load_result(name, using=using) if isinstance(name, UUID) else _by_number(name, alias_of(using))
     if record is None:
         raise JobDoesNotExist(
-            f"there is no job {job_id}: it never existed, belongs to another store, or ended and was deleted. A "
+            f"there is no job {name}: it never existed, belongs to another store, or ended and was deleted. A "
             "job that succeeded is found as long as its result is kept: declare its task with keep_result"
         )
     return record
+
+
+def name_of(given: object) -> int | UUID:
+    """Return the number or the public ID of a job, given as such, as text, or with a handle. Raises OptionInvalid."""
+    found: object = getattr(given, "id", given)
+    if isinstance(found, int) and is_id(found):
+        return found
+    if (public_id := as_uuid(found)) is not None:
+        return public_id
+    raise OptionInvalid(
+        f"job_id must be the number of a job, from 0 to {LAST_ID}, or its public ID, not {shown(found)}"
+    )
+
+
+def _by_number(job_id: int, using: str) -> JobRecord | None:
+    return _read("job_record", {"id": job_id, "public_id": None}, using)
 
 
 def load_result(public_id: UUID, *, using: str | None = None) -> JobRecord | None:

@@ -19,8 +19,8 @@ from msgspec import Struct
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import check_text
 from salon_jobs.core.backoff import Backoff
-from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
-from salon_jobs.core.records import GivenStore
+from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, SalonJobsError, TaskInvalid
+from salon_jobs.core.records import GivenStore, StoreId
 from salon_jobs.core.text import shown
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.enqueue import JobContent
@@ -62,10 +62,19 @@ class Call(Struct, Generic[P], frozen=True, gc=False):
     trace: str | None = None
 
 
+def check_call(takes: str, call: object, error: type[SalonJobsError], *, of_djangos: str) -> None:
+    """Raise the error for what is not the call of a task; ``of_djangos`` is what to write for a task of Django's.
+
+    That one's ``call`` runs it: what it returned may be what was given here.
+    """
+    if not isinstance(call, Call):
+        raise error(f"{takes}, not {shown(call)}; the call() of a task of Django's runs it at once: {of_djangos}")
+
+
 def follow_up(then: Call[...]) -> NewJob:
     """Return the job to enqueue for this call, with its task's own options. Raises PayloadInvalid."""
-    if not isinstance(then, Call):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise PayloadInvalid(f"then is the call of a task, such as summarize.call(day=day), not {shown(then)}")
+    takes = "then is the call of a task, such as summarize.call(day=day)"
+    check_call(takes, then, PayloadInvalid, of_djangos="let a task of salon_jobs enqueue it")
     task = registry.get_task(then.task)
     return replace(task.new_job(then.arguments, task.options), trace=then.trace)
 
@@ -244,6 +253,10 @@ class Task(BoundTask[P], Generic[P, R_co]):
     def job_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> NewJob:
         """Return the job that enqueueing these arguments adds, with the declared options. Raises PayloadInvalid."""
         return self.new_job(self.payload.bind(args, kwargs), self.options)
+
+    def stored_job(self, store_id: StoreId | None, payload: str, /) -> NewJob:
+        """Return the job of arguments that were bound before. Raises PayloadInvalid."""
+        return self.new_job(Arguments(store_id, payload), self.options)
 
     def keys_for(self, store: object, arguments: Arguments, options: JobOptions) -> dict[str, Any]:
         """Fill in the templates of the keys that ``options`` do not give. Raises PayloadInvalid if one does not fit."""

@@ -11,11 +11,13 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol
+from uuid import UUID
 
 from django.core.management.base import CommandParser
 
 from salon_jobs.conf.reader import log_level as read_log_level
 from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.arguments import LAST_ID, as_uuid, is_id
 from salon_jobs.core.errors import did_you_mean
 from salon_jobs.core.records import StoreId
 from salon_jobs.core.text import bounded, shown, visible
@@ -31,6 +33,23 @@ def positive(text: str) -> int:
     if not 1 <= value <= _MOST:
         raise argparse.ArgumentTypeError(f"must be 1 or more, and {_MOST:,} at most")
     return value
+
+
+def row_id(text: str) -> int:
+    """Parse the number of a row, for argparse."""
+    with suppress(ValueError):
+        if is_id(number := int(text)):
+            return number
+    raise argparse.ArgumentTypeError(f"must be a whole number from 0 to {LAST_ID}, not {shown(text)}")
+
+
+def row_or_uuid(text: str) -> int | UUID:
+    """Parse the number of a row, or its UUID, for argparse."""
+    with suppress(argparse.ArgumentTypeError):
+        return row_id(text)
+    if (uuid := as_uuid(text)) is not None:
+        return uuid
+    raise argparse.ArgumentTypeError(f"must be a whole number from 0 to {LAST_ID} or a UUID, not {shown(text)}")
 
 
 def store(text: str) -> StoreId:

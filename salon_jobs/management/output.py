@@ -11,6 +11,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final
+from uuid import UUID
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, OutputWrapper
@@ -298,7 +299,7 @@ class Console:
         if not self["json"]:
             for result in results:
                 if result.detail:
-                    name = result.id if isinstance(result.id, int | str) else " ".join(result.id)
+                    name = result.id if isinstance(result.id, int | str | UUID) else " ".join(result.id)
                     self.write(printable(f"{name}: {result.detail}"))
         changed = sum(result.changed for result in results)
         self.result([asdict(result) for result in results], f"{done}: {changed:,} of {len(results):,}")

@@ -7,8 +7,9 @@ import time
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from django.db import InterfaceError, OperationalError, transaction
 
@@ -23,7 +24,9 @@ from salon_jobs.db.read_only import failed_read_only
 from salon_jobs.db.statements import briefly, is_held_up
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.enqueue import JobContent
+from salon_jobs.jobs.options import NewJob
 from salon_jobs.jobs.payload import Arguments
+from salon_jobs.jobs.task import Task
 from salon_jobs.schedules.stored import next_tick
 
 # Between polls, the loop around this one shows that it is alive.
@@ -61,6 +64,11 @@ class DueSchedule(NamedTuple):
     def delay(self) -> timedelta:
         """The part of the jitter that the jobs of this schedule always get."""
         return self.jitter * (zlib.crc32(str(self.id).encode()) / 2**32)
+
+    @property
+    def run_at(self) -> datetime | None:
+        """When its job is due; None: now."""
+        return self.tick + self.delay if self.jitter else None
 
 
 class Moved(NamedTuple):
@@ -143,17 +151,14 @@ class StoredSchedules:
     def _add_jobs(self, task_name: str, due: Sequence[DueSchedule], moved: dict[int, Moved], held: set[int]) -> None:
         """Add the jobs of schedules of one task; if that fails, each by itself, so that one fails for no other."""
         try:
-            task = registry.get_task(task_name)
-            contents: list[JobContent] = []
-            for each in due:
-                keys = task.keys_for(each.store_id, Arguments(each.store_id, each.payload), task.options)
-                key, concurrency_key = keys.get("job_key"), keys.get("concurrency_key")
-                run_at = each.tick + each.delay if each.jitter else None
-                contents.append(
-                    JobContent(each.store_id, each.payload, key, concurrency_key, run_at=run_at, tick=each.tick)
-                )
+            task = registry.get_declaration(task_name)
             with transaction.atomic(using=self._using):
-                handles = enqueue.add_many(task.new_job(None, task.options), contents, using=self._using)
+                if isinstance(task, Task):
+                    pattern = task.new_job(None, task.options)
+                    handles = enqueue.add_many(pattern, _contents(cast("Task[..., Any]", task), due), using=self._using)
+                else:
+                    # Each of another library's jobs can have options of its own.
+                    handles = [enqueue.add(_job_of(task, each), using=self._using) for each in due]
         except Exception as error:
             is_held = is_held_up(error)
             if not is_held and (isinstance(error, OperationalError | InterfaceError) or failed_read_only(error)):
@@ -172,6 +177,22 @@ class StoredSchedules:
             return
         for each, handle in zip(due, handles, strict=True):
             moved[each.id] = moved[each.id]._replace(job_id=handle.id)
+
+
+def _job_of(task: registry.TaskDeclaration, due: DueSchedule) -> NewJob:
+    return replace(task.stored_job(due.store_id, due.payload), run_at=due.run_at, tick=due.tick)
+
+
+def _contents(task: Task[..., Any], due: Sequence[DueSchedule]) -> list[JobContent]:
+    """Return what differs between the jobs of these schedules. Raises PayloadInvalid."""
+    contents: list[JobContent] = []
+    for each in due:
+        keys = task.keys_for(each.store_id, Arguments(each.store_id, each.payload), task.options)
+        key, concurrency_key = keys.get("job_key"), keys.get("concurrency_key")
+        contents.append(
+            JobContent(each.store_id, each.payload, key, concurrency_key, run_at=each.run_at, tick=each.tick)
+        )
+    return contents
 
 
 def _failed(due: Sequence[DueSchedule], error: Exception) -> str:

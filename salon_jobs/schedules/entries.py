@@ -71,14 +71,23 @@ class CronEntries:
 
     def __init__(self) -> None:
         self._by_name: dict[str, CronEntry] = {}
+        # Those left out, with the backend of the task of each. Settings for tests and for a laptop often name another
+        # one, and no command could run there if that were an error.
+        self.left_out: dict[str, str] = {}
 
-    def add(self, entry: CronEntry) -> None:
-        """Add ``entry``. Raises CronInvalid when its name is taken."""
-        if entry.name in self._by_name:
+    def add(self, entry: CronEntry, *, other_backend: str | None = None) -> None:
+        """Add ``entry``, or leave it out if its task is another backend's. Raises CronInvalid when its name is taken.
+
+        The check salon_jobs.W072 warns of those left out.
+        """
+        if entry.name in self._by_name or entry.name in self.left_out:
             raise CronInvalid(
                 f"there are two cron entries named {entry.name!r}; give one of them another name with name='…'"
             )
-        self._by_name[entry.name] = entry
+        if other_backend is None:
+            self._by_name[entry.name] = entry
+        else:
+            self.left_out[entry.name] = other_backend
 
     def all(self) -> tuple[CronEntry, ...]:
         return tuple(self._by_name.values())
@@ -86,6 +95,7 @@ class CronEntries:
     def clear(self) -> None:
         """Remove every entry; for tests."""
         self._by_name.clear()
+        self.left_out.clear()
 
 
 cron_entries: Final = CronEntries()
@@ -111,42 +121,48 @@ def cron(
     dates and cutoffs from the tick, never from the clock. ``backfill`` is how late a tick may still fire (at least
     GRACE). ``name`` defaults to the task's name. Does not access the database. Raises CronInvalid for an invalid line,
     zone, target, payload, backfill or name.
+
+    An entry whose task is one of Django's, of a backend that is not ours by these settings, starts nothing; a check
+    warns of it.
     """
-    try:
-        task = registry.declaration_of(target)
-    except TaskInvalid as error:
-        raise CronInvalid(f"cron starts registered tasks: {error}") from error
-    if task.is_store_task:
+    task, other_backend = None, registry.other_backend_of(target)
+    if other_backend is None:
+        try:
+            task = registry.declaration_of(target)
+        except TaskInvalid as error:
+            raise CronInvalid(f"cron starts registered tasks: {error}") from error
+    if task is not None and task.is_store_task:
         raise CronInvalid(
             f"{task.name!r} is a store task; cron starts system tasks: let one call fan_out(…) to start it for every"
             " store"
         )
-    name = task.name if name is None else name
+    task_name: str = cast("Any", target).module_path if task is None else task.name
+    name = task_name if name is None else name
     if not isinstance(name, str) or not name.strip() or "\0" in name or len(name) > _NAME_LENGTH:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise CronInvalid(f"the name of a cron entry is a string of 1 to {_NAME_LENGTH} characters, not {shown(name)}")
     backfill = timedelta() if backfill is None else backfill
     if not isinstance(backfill, timedelta) or backfill < timedelta():  # pyright: ignore[reportUnnecessaryIsInstance]
         raise CronInvalid(
-            f"cron entry for {task.name!r}: backfill is a timedelta of zero or more, not {shown(backfill)}"
+            f"cron entry for {task_name!r}: backfill is a timedelta of zero or more, not {shown(backfill)}"
         )
     given = cast("Any", payload)
     if not (given is None or isinstance(given, Mapping) or callable(given)):
         raise CronInvalid(
-            f"cron entry for {task.name!r}: payload is a dict or a function of the tick, not {shown(given)}"
+            f"cron entry for {task_name!r}: payload is a dict or a function of the tick, not {shown(given)}"
         )
     entry = CronEntry(
         name=name,
         expression=CronExpression(line, timezone),
-        task_name=task.name,
+        task_name=task_name,
         payload=payload if callable(payload) else copy.deepcopy(payload),
         backfill=backfill,
     )
-    if not callable(payload):
+    if task is not None and not callable(payload):
         try:
             task.payload.bind((), {} if payload is None else payload)
         except PayloadInvalid as error:
             raise CronInvalid(f"the payload of cron entry {name!r} does not fit: {error}") from error
-    cron_entries.add(entry)
+    cron_entries.add(entry, other_backend=other_backend)
     return entry
 
 

@@ -200,6 +200,8 @@ def run_cron_entry(name: str) -> JobHandle:
     its payload function raises.
     """
     entries = {entry.name: entry for entry in cron_entries.all()}
+    if isinstance(name, str) and (other := cron_entries.left_out.get(name)) is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CronInvalid(f"cron entry {name!r} starts nothing here: its task is one of {other}; see TASKS")
     if not isinstance(name, str) or name not in entries:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise CronInvalid(f"no cron entry {shown(name)} is declared in this process{did_you_mean(name, entries)}")
     try:

@@ -25,7 +25,7 @@ from salon_jobs.jobs.control import job_with
 from salon_jobs.jobs.options import check_duration, check_flag
 from salon_jobs.jobs.payload import Arguments
 from salon_jobs.jobs.results import JobHandle
-from salon_jobs.jobs.task import Call
+from salon_jobs.jobs.task import Call, check_call
 from salon_jobs.models import Schedule
 from salon_jobs.schedules.cron import CronExpression, expression_of
 from salon_jobs.schedules.entries import GRACE
@@ -75,8 +75,8 @@ def schedule(
     skipped while the last one's job is queued or running. Role: web, worker. Raises CronInvalid, OptionInvalid naming
     the field, PayloadInvalid; EnqueueRefused for another store than the current one.
     """
-    if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise PayloadInvalid(f"schedule takes the call of a task, such as report.call(week=week), not {shown(call)}")
+    takes = "schedule takes the call of a task, such as report.call(week=week)"
+    check_call(takes, call, PayloadInvalid, of_djangos="write salon_jobs.backend.call(task, …)")
     if (line is None) == (every is None):
         raise OptionInvalid("line and every both say when a schedule is due: pass one of them")
     if every is not None:
@@ -185,8 +185,7 @@ def run_schedule(schedule: str | int | ScheduleHandle, *, by: str = "", using: s
         if not found:
             raise OptionInvalid(f"{shown(schedule)}: {_NOT_FOUND}")
         id_, _, store_id, task_name, payload, *_ = found[0]
-        task = registry.get_task(task_name)
-        job = task.new_job(Arguments(store_id, payload), task.options)
+        job = registry.get_declaration(task_name).stored_job(store_id, payload)
         handle = enqueue.add(replace(job, tick=datetime.now(UTC)), using=alias)
         _change([id_], "ran", by=by, job_id=handle.id, using=alias)
     return handle

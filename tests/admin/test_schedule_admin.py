@@ -22,6 +22,7 @@ from salon_jobs.models import Schedule
 from salon_jobs.schedules.stored import save_schedule
 from tests import tasks
 from tests.admin.pages import ADMIN, Rows, form, listed, page_of, staff, text_of
+from tests.backend import calls
 from tests.support import change, elsewhere, seen, wait_until_waiting
 from tests.waiting import LIMIT_S
 
@@ -261,6 +262,25 @@ def test_add_schedule_with_and_without_store(ids: list[int], two: tuple[Rows, Ro
         [(field, error)] = errors_of(add(client, **{**WEEKLY, **fields})).items()
         assert (field, said in error) == (at, True), error
     assert seen("SELECT count(*) FROM salon_jobs_schedule") == [(5,)]
+
+
+def test_add_schedule_of_djangos_task(operator: Client, two: tuple[Rows, Rows]) -> None:
+    """With a store or without one, and its arguments by name; its context is no argument."""
+    calls.add.enqueue(1)
+    client, store = staff(may=EDIT), str(two[1].store)
+    shown_form = unescape(page_of(client, "schedule/add/"))
+    assert "tests.backend.calls.add(left: int, right: int = 1)" in shown_form
+    assert "tests.backend.calls.describe(note: str = )" in shown_form
+    given = {"task": "tests.backend.calls.add", "every": "10", "confirmed": "1"}
+    assert "new</a> added." in add(client, **given, key="new", arguments='{"left": 3}')
+    add(client, **given, key="own", store_id=store, arguments='{"left": 4, "right": 5}')
+    payload = "(payload -> 'args')::text, (payload -> 'kwargs')::text"
+    assert seen(f"SELECT store_id::text, {payload} FROM salon_jobs_schedule WHERE task LIKE '%%add' ORDER BY id") == [
+        (None, "[]", '{"left": 3}'),
+        (store, "[]", '{"left": 4, "right": 5}'),
+    ]
+    [(field, error)] = errors_of(add(client, **given, key="x", arguments="{}")).items()
+    assert (field, "missing a required argument: 'left'" in error) == ("arguments", True)
 
 
 def test_viewer_neither_changes_nor_adds(ids: list[int]) -> None:

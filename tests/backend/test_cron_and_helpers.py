@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -15,6 +14,7 @@ from django.test import override_settings
 
 from project.salon.models import Customer
 from salon_jobs import cron, tenant_context
+from salon_jobs.checks import check_all
 from salon_jobs.control import run_again
 from salon_jobs.core.errors import CronInvalid, PayloadInvalid, TaskInvalid
 from salon_jobs.schedules.scheduler import Scheduler, run_cron_entry
@@ -78,6 +78,21 @@ class TestCron:
             run_cron_entry("sum")
         assert seen("SELECT store_id FROM salon_jobs_job") == [(None,)]
 
+    @override_settings(TASKS={"default": {"BACKEND": f"{PACKAGE}.backends.dummy.DummyBackend"}})
+    def test_entry_of_other_backend_is_left_out(self) -> None:
+        """With a warning that names it; what is wrong with the entry itself is still an error."""
+        target: Any = elsewhere
+        cron("0 18 * * *", target, payload={"unknown": 1}, name="nightly")
+        assert Scheduler(using="default").run_at(TICK) == 0
+        [warning] = [each for each in check_all() if each.id == "salon_jobs.W072"]
+        assert "'nightly' (of DummyBackend)" in warning.msg
+        with pytest.raises(CronInvalid, match="'nightly' starts nothing here: its task is one of DummyBackend"):
+            run_cron_entry("nightly")
+        with pytest.raises(CronInvalid, match="two cron entries named 'nightly'"):
+            cron("0 19 * * *", target, name="nightly")
+        with pytest.raises(CronInvalid, match="minute"):
+            cron("99 18 * * *", target)
+
     @pytest.mark.parametrize(
         ("target", "payload", "message"),
         [
@@ -91,9 +106,9 @@ class TestCron:
 
 
 @override_settings(TASKS={"default": {"BACKEND": f"{PACKAGE}.backends.dummy.DummyBackend"}})
-@pytest.mark.parametrize("use", [partial(cron, "0 18 * * *"), assert_enqueued, perform_job])
+@pytest.mark.parametrize("use", [assert_enqueued, perform_job])
 def test_tasks_of_other_backends_are_refused(use: Callable[[Any], object]) -> None:
-    with pytest.raises((CronInvalid, TaskInvalid), match=r"is a task of DummyBackend, not of salon_jobs\.backend"):
+    with pytest.raises(TaskInvalid, match=r"is a task of DummyBackend, not of salon_jobs\.backend"):
         use(elsewhere)
 
 

@@ -59,6 +59,28 @@ def add(): ...
     )
 
 
+def test_crontab_where_another_backend_has_its_task(tmp_path: Path) -> None:
+    """As in the settings of tests: every command runs, and ``check`` names the entry."""
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    (shop / "__init__.py").touch()
+    (shop / "tasks.py").write_text(f"from {PACKAGE} import task\n@task\ndef tidy(): ...\n")
+    (shop / "crontab.py").write_text(
+        "from salon_jobs import cron\nfrom shop.tasks import tidy\ncron('0 3 * * *', tidy)\n"
+    )
+    code = f"""
+from django.conf import settings
+settings.TASKS["default"]["BACKEND"] = "{PACKAGE}.backends.immediate.ImmediateBackend"
+django.setup()
+from django.core.management import call_command
+call_command("check", "--tag", "salon_jobs")
+"""
+    done = python(tmp_path, code, apps=[*INSTALLED, "shop"])
+    assert done.returncode == 0, done.stderr
+    assert "(salon_jobs.W072) cron entries that start nothing" in done.stderr
+    assert "'shop.tasks.tidy' (of ImmediateBackend)" in done.stderr
+
+
 def test_check_names_other_database(tmp_path: Path) -> None:
     code = f"django.setup()\nfrom {PACKAGE} import task_backends\nprint(*task_backends['default'].check())"
     done = python(tmp_path, code, apps=INSTALLED, engine="sqlite3")

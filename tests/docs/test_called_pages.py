@@ -173,7 +173,7 @@ def test_copied_schedules_of_celery(
 @pytest.mark.usefixtures("database")
 def test_django_tasks_page(calls: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
-    enqueue, look, helpers = calls
+    enqueue, look, cancel, helpers, repeat = calls
     exec(enqueue, names)
     catalogue = importlib.import_module("shop.tasks").import_catalogue
     first, second = catalogue.enqueue("acme"), catalogue.enqueue(supplier="acme")
@@ -183,7 +183,13 @@ def test_django_tasks_page(calls: list[str], capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == "SUCCESSFUL receipt of order 7\n"
     assert names["same"] == names["result"]
     assert catalogue.get_result(first.id).return_value == {"supplier": "acme", "attempt": 1}
+    exec(cancel, names)
+    assert capsys.readouterr().out == "cancelled\n"
     exec(helpers, names)
+    exec(repeat, names)
+    change("UPDATE salon_jobs_schedule SET next_at = now(), owed_from = now() - interval '1 h'")
+    StoredSchedules(using="default").poll()
+    assert [job.task for job in drain_jobs()] == ["shop.tasks.import_catalogue"]
 
 
 @page("how-to/steps")

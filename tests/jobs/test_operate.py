@@ -186,7 +186,7 @@ def test_handles_and_ids_are_taken_alike(database: None) -> None:
 @pytest.mark.parametrize("jobs", ["5", ["5"], [None], None, True, 5.0, [(5, "inserted")]])
 def test_only_handles_and_ids_are_taken(database: None, jobs: Any) -> None:
     for action in (control.cancel_jobs, control.discard_jobs, control.retry_jobs):
-        with pytest.raises(OptionInvalid, match="jobs are handles or IDs, not "):
+        with pytest.raises(OptionInvalid, match="jobs are handles, numbers or public IDs, not "):
             action(jobs)
 
 

@@ -47,7 +47,7 @@ from salon_jobs import (
     testing,
 )
 from salon_jobs.access import operations
-from salon_jobs.backend import SalonJobsBackend, await_result, wait
+from salon_jobs.backend import SalonJobsBackend, await_result, call, wait
 from salon_jobs.backend import task as backend_task
 from salon_jobs.brokers import publisher, source
 from salon_jobs.core.errors import StoreRefused
@@ -369,7 +369,7 @@ Discard()  # E
 system.enqueue().action + 1  # E
 wrong_action: jobs.EnqueueAction = "inserted"  # E
 wrong_state: jobs.JobState = "queued"  # E
-get_job("1")  # E
+get_job(1.5)  # E
 flow("order", key=7)  # E
 get_flow("1")  # E
 wrong_results: list[str] = get_flow(1).results_of(system)  # E
@@ -393,6 +393,8 @@ assert_type(control.cancel_jobs({1}), list[control.ActionResult[int]])
 assert_type(control.discard_jobs(number for number in range(3)), list[control.ActionResult[int]])
 assert_type(control.change_jobs([1], priority=-5, queue="mail"), list[control.ActionResult[int]])
 assert_type(control.cancel_jobs(handle), list[control.ActionResult[int]])
+assert_type(control.cancel_jobs("a public id"), list[control.ActionResult[Any]])
+assert_type(get_job("a public id"), jobs.JobRecord)
 assert_type(control.run_again(handle, {"number": 7}), jobs.JobHandle)
 assert_type(control.retry_jobs([handle, 5]), list[control.ActionResult[int]])
 control.discard_jobs(5)
@@ -421,10 +423,10 @@ control.limit(queue="mail", rate="100/m")
 control.limit(task="typing-limits", key=str(STORE), max_concurrency=None)
 control.limit(store_id=str(STORE), lift=True)
 
-control.run_again("1", {})  # E
-control.retry_jobs(["1"])  # E
+control.run_again(None, {})  # E
+control.retry_jobs([1.5])  # E
 control.retry_jobs([1], at=TODAY)  # E
-control.cancel_jobs("1")  # E
+control.cancel_jobs(None)  # E
 control.discard_jobs([1], reason="over")  # E
 control.change_jobs([1], priority="high")  # E
 wrong_result: list[control.ActionResult[str]] = control.skip_messages([1])  # E
@@ -680,7 +682,11 @@ assert_type(wait(of_django.enqueue(1), timedelta(seconds=1)), Any)
 waited: Coroutine[Any, Any, Any] = await_result(of_django.enqueue(1), 0.5)
 assert_type(of_django.using(max_attempts=3, keep_result=timedelta(hours=1)).enqueue(number=1).return_value, str)
 of_django_with_options.using(job_key="{number}", run_after=datetime.now(UTC)).using(backend="other").enqueue(number=1)
+schedule(call(of_django, number=1), every=timedelta(hours=1), key="django")
+control.cancel_jobs([of_django.enqueue(1), handle])
 
+call(of_django, "one")  # E
+schedule(of_django.call(1), every=timedelta(hours=1), key="django")  # E
 backend_task(max_atempts=5)  # E
 backend_task(timeout=5)  # E
 of_django.enqueue("one")  # E

@@ -7,7 +7,7 @@ from typing import Final
 from django.core.management.base import CommandError, CommandParser
 
 from salon_jobs.inbox.queries import Status, shown_text
-from salon_jobs.management.arguments import add_options
+from salon_jobs.management.arguments import add_options, row_id
 from salon_jobs.management.output import Console
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import InboxMessage
@@ -26,7 +26,7 @@ class Inbox(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("action", nargs="?", choices=("list", "show", *_VERBS), default="list", help="default list")
-        parser.add_argument("id", nargs="*", type=int, help="IDs of messages, as listed")
+        parser.add_argument("id", nargs="*", type=row_id, help="IDs of messages, as listed")
         parser.add_argument("--consumer", metavar="NAME", help="all messages of this consumer")
         add_options(parser, "--limit", "--yes", "--json")
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
+from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
+from django.db.models import Q
 
 from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.core.units import duration, with_noun
@@ -17,7 +19,7 @@ from salon_jobs.jobs.ordered import place_in_order
 from salon_jobs.jobs.search import JobCriteria, NextAttempt, find_jobs, progress_of, retries_ahead
 from salon_jobs.jobs.stages import stages_of
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
-from salon_jobs.management.arguments import add_options
+from salon_jobs.management.arguments import add_options, row_or_uuid
 from salon_jobs.management.output import Console, colour_of, instant, printable, printable_lines, when
 from salon_jobs.management.subcommands import Subcommand, VerbSubcommand
 from salon_jobs.models import FollowUp, Job, JobError, JobStep
@@ -124,13 +126,14 @@ class ShowJob(Subcommand):
     help = "Show a job with its payload, the error of every attempt, what enqueued it and its upcoming retries."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("id", type=int, help="the ID of a job")
+        parser.add_argument("id", type=row_or_uuid, help="the number or public ID of a job")
         add_options(parser, "--json")
 
     def run(self, console: Console) -> None:
         """Write the job. Raises CommandError when it does not exist."""
         using, now = console.using, datetime.now(UTC)
-        job: Any = Job.objects.using(using).filter(pk=console["id"]).first()
+        column = "public_id" if isinstance(console["id"], UUID) else "pk"
+        job: Any = Job.objects.using(using).filter(**{column: console["id"]}).first()
         if job is None:
             raise CommandError(
                 f"there is no job {console['id']}; jobs that succeed are deleted unless RETAIN_SUCCEEDED keeps them"
@@ -243,8 +246,8 @@ class ChangeJobs(VerbSubcommand):
     """Subcommand that changes jobs by ID, or all those of a task, a store or a queue in some states."""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        what = f"IDs of jobs; or all {' and '.join(self.verb.matching)} jobs that match the options"
-        parser.add_argument("id", nargs="*", type=int, help=what)
+        what = f"numbers or public IDs of jobs; or all {' and '.join(self.verb.matching)} jobs that match the options"
+        parser.add_argument("id", nargs="*", type=row_or_uuid, help=what)
         takes = (f"--{name.replace('_', '-')}" for name in self.verb.takes)
         add_options(parser, *takes, "--task", "--store", "--queue", "--yes", "--json")
 
@@ -257,7 +260,10 @@ class ChangeJobs(VerbSubcommand):
         order = "pk" if self.verb.oldest_first else "-pk"
         matching = jobs.filter(state__in=self.verb.matching, **criteria).order_by(order)
         ids = list(dict.fromkeys(console["id"])) or list(matching.values_list("pk", flat=True))
-        known = jobs.filter(pk__in=ids).count() if console["id"] else len(ids)
+        known = len(ids)
+        if console["id"]:
+            public = {each for each in ids if isinstance(each, UUID)}
+            known = jobs.filter(Q(pk__in={*ids} - public) | Q(public_id__in=public)).count()
         console.change(self.verb, ids, known=known, **{name: console[name] for name in self.verb.takes})
 
 

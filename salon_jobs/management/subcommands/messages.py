@@ -19,7 +19,7 @@ from salon_jobs.core.redaction import redacted
 from salon_jobs.core.text import shown
 from salon_jobs.core.units import with_noun
 from salon_jobs.dashboard.relays import blocker_of, why_not_sent
-from salon_jobs.management.arguments import add_options
+from salon_jobs.management.arguments import add_options, row_id
 from salon_jobs.management.output import Console, instant, printable
 from salon_jobs.management.subcommands import Subcommand, VerbSubcommand, add_group
 from salon_jobs.models import BlockedAggregate, DestinationState, Message
@@ -202,8 +202,8 @@ class ReplayMessages(VerbSubcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("id", nargs="*", type=_message_id, help="numbers or UUIDs of messages")
-        parser.add_argument("--from-id", type=int, metavar="N", help="from this number")
-        parser.add_argument("--to-id", type=int, metavar="N", help="up to this number")
+        parser.add_argument("--from-id", type=row_id, metavar="N", help="from this number")
+        parser.add_argument("--to-id", type=row_id, metavar="N", help="up to this number")
         parser.add_argument(
             "--status", action="append", choices=("published", "skipped", "failed"), help="these only; repeatable"
         )
