@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextvars import Context
 from typing import Any
 from uuid import UUID, uuid4
@@ -223,7 +223,7 @@ def test_task_that_outlives_block_shares_again(run: Any, stores: list[UUID]) -> 
 
 
 def test_generator_ends_in_another_task(run: Any, stores: list[UUID]) -> None:
-    async def rows() -> Any:
+    async def rows() -> AsyncGenerator[Any]:
         async with tenant_context(stores[0]):
             await sync_to_async(add)(stores[0])
             yield await visible()
