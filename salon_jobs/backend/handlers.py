@@ -6,12 +6,13 @@ import inspect
 import json
 import logging
 import sys
+from collections import defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, Final, cast
 from uuid import uuid4
 
@@ -35,7 +36,7 @@ from salon_jobs.backend.tasks import AnyTask, import_task, is_task, job_key, opt
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.error_report import report
-from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, suggest
+from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, PayloadUnknown, suggest
 from salon_jobs.core.events import logger
 from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.db import statements
@@ -151,7 +152,8 @@ class TaskHandler:
             for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
                 _as_json(name, value)
             raise
-        return TaskCall(backend=task.backend, changes=changes_of(task, self.task), **arguments)
+        fits = not self._unknown_argument(arguments["args"], arguments["kwargs"])
+        return TaskCall(backend=task.backend, changes=changes_of(task, self.task), fits=fits, **arguments)
 
     def job_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> NewJob:
         """Return the job that enqueueing these arguments adds. Raises PayloadInvalid, InvalidTask."""
@@ -206,7 +208,10 @@ class TaskHandler:
         return [*by_position, *[rest] * (given - len(by_position))][:given]
 
     def decode(self, payload: str, store_id: StoreId | None, /) -> dict[str, Any]:
-        """Read a job's payload. Raises PayloadInvalid if this backend did not write it."""
+        """Read a job's payload. Raises PayloadInvalid if this backend did not write it.
+
+        It is PayloadUnknown if another release wrote it, for a function with other arguments or for another alias.
+        """
         invalid = f"task {self.name!r}: the payload was not written by django.tasks; enqueue the task itself"
         try:
             call = TaskCall.of(msgspec.json.decode(payload))
@@ -214,7 +219,34 @@ class TaskHandler:
             raise PayloadInvalid(f"{invalid}: {error}") from error
         if call is None:
             raise PayloadInvalid(invalid)
+        if call.backend not in task_backends.settings:
+            raise PayloadUnknown(f"task {self.name!r}: TASKS of this release has no alias {call.backend!r}")
+        if call.fits and (unknown := self._unknown_argument(call.args, call.kwargs)):
+            raise PayloadUnknown(f"task {self.name!r}: no {unknown} in this release")
         return {"call": call}
+
+    def _unknown_argument(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return in words what the function does not take of a call; "" if it takes all. What it lacks is not asked."""
+        most, names = self._accepted
+        if most is not None and len(args) > most:
+            return f"argument {len(args)} by position"
+        unknown = [] if names is None else [repr(name) for name in kwargs if name not in names]
+        return f"argument {', '.join(unknown)}" if unknown else ""
+
+    @cached_property
+    def _accepted(self) -> tuple[int | None, frozenset[str] | None]:
+        """The most arguments by position, and the names of those by keyword; None for any."""
+        parameters = list(inspect.signature(self.func).parameters.values())[1 if self.task.takes_context else 0 :]
+        kinds = defaultdict[Any, list[str]](list)
+        for parameter in parameters:
+            kinds[parameter.kind].append(parameter.name)
+        either = kinds[inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        most = len(kinds[inspect.Parameter.POSITIONAL_ONLY]) + len(either)
+        names = frozenset([*either, *kinds[inspect.Parameter.KEYWORD_ONLY]])
+        return (
+            None if kinds[inspect.Parameter.VAR_POSITIONAL] else most,
+            None if kinds[inspect.Parameter.VAR_KEYWORD] else names,
+        )
 
     def function(self, call: TaskCall) -> Any:
         """Run the task as the current job; for an ``async def`` task, return its coroutine."""

@@ -51,19 +51,23 @@ class BackendResult(AnyResult):
 class TaskCall:
     """One call of a task as its job's payload holds it: the arguments, and how it was enqueued.
 
-    ``changes`` are the options in which the enqueued task differs from the declared one.
+    ``changes`` are the options in which the enqueued task differs from the declared one. ``fits`` is False if the
+    function that was enqueued did not take the arguments either, so that no release will.
     """
 
     backend: str
     args: list[Any]
     kwargs: dict[str, Any]
     changes: dict[str, Any]
+    fits: bool = True
 
     def encode(self) -> str:
         """Return the payload as JSON. Raises ValueError for values that jsonb cannot hold."""
         payload: dict[str, Any] = {"args": self.args, "kwargs": self.kwargs, "backend": self.backend}
         if self.changes:
             payload["task"] = {name: _plain(value) for name, value in self.changes.items()}
+        if not self.fits:
+            payload["fits"] = False
         text = json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         if "\\u0000" in text and _NUL.search(text):
             raise ValueError("a NUL character cannot be stored: PostgreSQL's jsonb refuses it")
@@ -82,7 +86,7 @@ class TaskCall:
             changes["run_after"] = datetime.fromisoformat(changes["run_after"])
         if changes.get("keep_result") is not None:
             changes["keep_result"] = timedelta(seconds=changes["keep_result"])
-        return cls(backend=backend, args=args, kwargs=kwargs, changes=changes)
+        return cls(backend=backend, args=args, kwargs=kwargs, changes=changes, fits=payload.get("fits") is not False)
 
     def task(self, declared: AnyTask) -> AnyTask:
         """Return the task with the options it was enqueued with."""

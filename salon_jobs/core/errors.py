@@ -48,6 +48,12 @@ class PayloadInvalid(SalonJobsError):
     code = "JOB.PAYLOAD_INVALID"
 
 
+class PayloadUnknown(PayloadInvalid):
+    """The payload has an argument, or names a backend of ``TASKS``, that this release does not know; another may."""
+
+    code = "JOB.PAYLOAD_UNKNOWN"
+
+
 class OptionInvalid(SalonJobsError):
     """An option of ``using`` or ``enqueue_job`` has an impossible value."""
 

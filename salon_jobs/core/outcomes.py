@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from salon_jobs.core.errors import Expired, NotRepeated, OutcomeUnknown
+from salon_jobs.core.errors import Expired, NotRepeated, OutcomeUnknown, PayloadUnknown
 
 DISCARDED: Final = "discarded"
 CANCELLED: Final = "cancelled"
@@ -115,6 +115,13 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """The job is left for a release that knows what it names: it is requeued, the attempt is not counted."""
+
+    error: PayloadUnknown
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """Another run owns the job by now, or its row is gone; there is nothing to write."""
 
@@ -134,7 +141,7 @@ class Split:
     alone: bool = True
 
 
-Outcome = Succeeded | Snoozed | Cancelled | NotStarted | Errored | Released | Lost | Unknown | Split
+Outcome = Succeeded | Snoozed | Cancelled | NotStarted | Errored | Released | Left | Lost | Unknown | Split
 
 
 def not_repeated(why: str) -> Errored:

@@ -22,7 +22,7 @@ from salon_jobs.conf import LEAST_BOUND, store_arguments, uses_time_zones
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.as_json import DATETIME, as_member, encode, to_plain, why_not
-from salon_jobs.core.errors import PayloadInvalid, TaskInvalid, suggest
+from salon_jobs.core.errors import PayloadInvalid, PayloadUnknown, TaskInvalid, suggest
 from salon_jobs.core.records import StoreId
 from salon_jobs.jobs.options import OTHER_WORDS, EnqueueOptions
 
@@ -30,6 +30,8 @@ STORE_ARGUMENT = "store_id"
 # In msgspec's errors, the value or struct tag that it quotes from a payload, and the path after it.
 _UNQUOTED = r"\1\2"
 _QUOTED = re.compile(r"^(Invalid (?:enum )?value) .*?((?: - at `[^`]*`(?: in `[^`]*`)?)?)$", re.DOTALL)
+# msgspec's words for a member that neither the signature nor a Struct in it has.
+_UNKNOWN_FIELD = "Object contains unknown field"
 # Types (not their subclasses) that are the same in JSON.
 _BUILTIN: frozenset[type] = frozenset({str, int, bool, NoneType})
 # Types that msgspec writes in only one way, so they need no canonical form.
@@ -149,13 +151,16 @@ class PayloadType:
         return Arguments(store_id, encoded.decode())
 
     def decode(self, payload: str, store_id: StoreId | None) -> dict[str, Any]:
-        """Convert a stored payload to the handler's arguments. Raises PayloadInvalid if it no longer fits."""
+        """Convert a stored payload to the handler's arguments. Raises PayloadInvalid if it no longer fits.
+
+        It is PayloadUnknown if it has an argument that is not in the signature, perhaps of another release.
+        """
         if self.store_name is not None and store_id is None:
             raise PayloadInvalid(f"task {self.task_name!r}: the job has no store_id")
         try:
             struct = self._decoder.decode(payload)
         except Exception as error:
-            raise self._misfit(error) from None
+            raise self._unknown_in(payload, error) or self._misfit(error) from None
         values = {name: getattr(struct, name) for name in self._types}
         return values if self.store_name is None else {**values, self.store_name: store_id}
 
@@ -216,6 +221,22 @@ class PayloadType:
         text = unquoted(error)
         remedy = "; make it aware: timezone.make_aware(…)" if "timezone component" in text else ""
         return PayloadInvalid(f"task {self.task_name!r}: {text}{remedy}")
+
+    def _unknown_in(self, payload: str, error: Exception) -> PayloadUnknown | None:
+        """Return the error for a payload with a member that the types here do not have; None if it has none.
+
+        The first error need not be about it: of a release with another signature, the other arguments differ as well.
+        """
+        try:
+            members: dict[str, msgspec.Raw] = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+        except Exception:  # it is no object, which the first error says
+            return None
+        names, what = sorted(members.keys() - self._types.keys()), str(error)
+        if names:
+            what = f"no argument {', '.join(map(repr, names))}"
+        elif not what.startswith(_UNKNOWN_FIELD):
+            return None
+        return PayloadUnknown(f"task {self.task_name!r}: {what} in this release")
 
     def _unwritable(self, why: str) -> PayloadInvalid:
         return PayloadInvalid(f"task {self.task_name!r}: an argument cannot be written as JSON: {why}")

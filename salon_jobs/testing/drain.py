@@ -18,7 +18,7 @@ from salon_jobs.brokers.registry import make_publisher
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.error_report import report
-from salon_jobs.core.outcomes import Errored, Outcome, Split
+from salon_jobs.core.outcomes import Errored, Left, Outcome, Split
 from salon_jobs.core.records import PARTITIONS, ClaimedJob, JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
@@ -94,7 +94,7 @@ def drain_jobs(
                 running = ChunkRun.of([job, *others], task, leases, leases.connection)
                 outcome = running.execute()
             outcome = settle(running, outcome)
-            if raise_errors and isinstance(outcome, (Errored, Split)):
+            if raise_errors and isinstance(outcome, (Errored, Left, Split)):
                 what = f"a chunk of {len(running.runs)} jobs" if len(running.runs) > 1 else f"job {running.id}"
                 failure = report(outcome.error)
                 raise AssertionError(

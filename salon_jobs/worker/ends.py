@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -16,6 +17,7 @@ from salon_jobs.core.outcomes import (
     CANCELLED,
     Cancelled,
     Errored,
+    Left,
     Lost,
     NotStarted,
     Outcome,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from salon_jobs.worker.chunks import ChunkRun
 
 LONGEST_LOGGED: Final = 500
+# How long a job is left at least and at most, whose payload only another release knows.
+_LEFT_S: Final = (1.0, 60.0)
 
 
 def settle(running: RunningJob, outcome: Outcome) -> Outcome:
@@ -113,6 +117,20 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
             ended = leases.requeue([(job.id, job.lease)], delay=wait, unbegun=not begun).get(job.id)
             if ended is not None:
                 log_end(logging.WARNING, events.JOB_RELEASED, running)
+            return None if ended is None else ended.state
+        case Left(error=error):
+            wait = _delay_of_left(job)
+            ended = leases.requeue([(job.id, job.lease)], delay=wait, unbegun=True).get(job.id)
+            if ended is not None:
+                log_end(
+                    logging.WARNING,
+                    events.JOB_RELEASED,
+                    running,
+                    reason="payload unknown",
+                    code=error.code,
+                    error=str(error)[:LONGEST_LOGGED],
+                    delay_s=round(wait.total_seconds(), 3),
+                )
             return None if ended is None else ended.state
         case Cancelled(kind=kind, detail=detail):
             reason = kind if kind == detail else f"{kind}: {detail}"
@@ -203,6 +221,15 @@ def delay_of_release(running: RunningJob) -> timedelta | None:
     """Return zero if the task has a wait timeout, which its run must not count towards; None keeps ``run_at``."""
     timeouts = running.declaration.timeouts
     return timedelta(0) if timeouts is not None and timeouts.wait_timeout is not None else None
+
+
+def _delay_of_left(job: ClaimedJob) -> timedelta:
+    """Return how long to leave a job that another release knows: as long again as it has existed, within bounds.
+
+    A new one soon meets a worker of that release, while a backlog of old ones costs little where there is none.
+    """
+    least_s, most_s = _LEFT_S
+    return timedelta(seconds=min(most_s, max(least_s, time.time() - job.created_at_s)))
 
 
 def announce(running: RunningJob, state: JobState | None, error: BaseException | None = None) -> None:

@@ -14,13 +14,14 @@ from django.db import DatabaseError, Error
 from psycopg import sql as compose
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import Expired, LeaseLost, PayloadInvalid, TaskInvalid, TimedOut
+from salon_jobs.core.errors import Expired, LeaseLost, PayloadInvalid, PayloadUnknown, TaskInvalid, TimedOut
 from salon_jobs.core.outcomes import (
     CANCELLED,
     DISCARDED,
     Cancelled,
     Discard,
     Errored,
+    Left,
     Lost,
     NotStarted,
     Outcome,
@@ -107,6 +108,8 @@ def begin(running: RunningJob) -> dict[str, Any] | Outcome:
             return Lost()
     try:
         arguments = task.payload.decode(job.payload, job.store_id)
+    except PayloadUnknown as error:
+        return Left(error)
     except PayloadInvalid as error:
         return Errored(error, retryable=False)
     if task.at_most_once:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from salon_jobs.backend.framework import TaskResultDoesNotExist, TaskResultStatu
 from salon_jobs.backend.tasks import changed
 from salon_jobs.control import cancel_jobs
 from salon_jobs.core.errors import ResultInvalid
-from salon_jobs.core.outcomes import Errored
+from salon_jobs.core.outcomes import Errored, Left, NotStarted
 from salon_jobs.jobs import registry
 from salon_jobs.signals import job_enqueued, job_finished
 from salon_jobs.testing import drain_jobs
@@ -360,11 +361,52 @@ def test_declaration_has_options_of_task() -> None:
     assert not job_finished.receivers
 
 
+@pytest.mark.parametrize(
+    ("changes", "unknown"),
+    [
+        ({"backend": "newer"}, "TASKS of this release has no alias 'newer'"),
+        ({"args": [1, 2, 3]}, "no argument 3 by position in this release"),
+        ({"kwargs": {"size": 1}}, "no argument 'size' in this release"),
+    ],
+)
+def test_call_of_newer_release_is_left(changes: dict[str, Any], unknown: str) -> None:
+    """It keeps its only attempt for a worker of that release, whose TASKS or function has what this one lacks."""
+    result = calls.add.enqueue(1)
+    change("UPDATE salon_jobs_job SET payload = payload || %s::jsonb", json.dumps(changes))
+    [job] = drain_jobs(raise_errors=False)
+    assert isinstance(job.outcome, Left)
+    assert str(job.outcome.error) == f"task 'tests.backend.calls.add': {unknown}"
+    assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
+    change(
+        """UPDATE salon_jobs_job SET run_at = now(), payload = '{"args": [1], "kwargs": {}, "backend": "default"}'"""
+    )
+    drain_jobs()
+    result.refresh()
+    assert (result.status, result.return_value, len(result.worker_ids)) == (TaskResultStatus.SUCCESSFUL, 2, 1)
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [([1, 2, 3], {}), ([], {"size": 1}), ([], {})])
+def test_call_that_never_fitted_fails(args: list[Any], kwargs: dict[str, Any]) -> None:
+    """No release takes what the function did not take where it was enqueued."""
+    result = calls.add.enqueue(*args, **kwargs)
+    drain_jobs(raise_errors=False)
+    result.refresh()
+    assert (result.status, result.errors[0].exception_class) == (TaskResultStatus.FAILED, TypeError)
+
+
+def test_drain_tells_what_was_left() -> None:
+    calls.add.enqueue(1)
+    change("""UPDATE salon_jobs_job SET payload = payload || '{"kwargs": {"size": 1}}'""")
+    with pytest.raises(AssertionError, match="no argument 'size' in this release"):
+        drain_jobs()
+
+
 def test_end_of_job_without_alias_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     calls.add.using(backend="open", max_attempts=1).enqueue(1)
+    change("UPDATE salon_jobs_job SET expires_at = now() - interval '1 s'")
     with override_settings(TASKS={"default": {"BACKEND": BACKEND}}), caplog.at_level("ERROR", "salon_jobs"):
         [job] = drain_jobs(raise_errors=False)
-    assert isinstance(job.outcome, Errored)
+    assert isinstance(job.outcome, NotStarted)
     assert f"task_finished of job {job.id} could not be sent" in caplog.messages
 
 

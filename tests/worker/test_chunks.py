@@ -145,6 +145,15 @@ def test_invalid_payload_fails_alone(work: Work) -> None:
     assert seen("SELECT id, state, reason FROM salon_jobs_job") == [(ids[1], "failed", "JOB.PAYLOAD_INVALID")]
 
 
+def test_unknown_argument_is_left_alone(work: Work) -> None:
+    calls = Calls(work)
+    ids = add(work.stores[0], 0, 1, 2)
+    change("""UPDATE salon_jobs_job SET payload = '{"number": 1, "size": 2}' WHERE id = %s""", ids[1])
+    run_all(work)
+    assert calls.calls == [[0], [2]]
+    assert seen("SELECT id, state, attempts, reason FROM salon_jobs_job") == [(ids[1], "queued", 0, "")]
+
+
 def test_lost_lease_rolls_back_chunk(work: Work) -> None:
     ids = add(work.stores[0], 0, 1, 2)
     calls = Calls(work)

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
-from salon_jobs import Discard, Retry, Snooze, current_job
+from salon_jobs import Discard, Retry, Snooze, current_job, task
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import NoCurrentJob, SalonJobsError
-from salon_jobs.core.outcomes import Cancelled, Errored, NotStarted, Snoozed, Succeeded
+from salon_jobs.core.outcomes import Cancelled, Errored, Left, NotStarted, Snoozed, Succeeded
+from salon_jobs.jobs import registry
 from tests import tasks
 from tests.support import change, new_store_id, row_of, seen
 from tests.worker.work import Work, error_classes, errors, make_due, rows
 
 TOOK = "SELECT state, finished_at - started_at, started_at - claimed_at FROM salon_jobs_job"
 MOMENT = timedelta(minutes=10)
+
+
+class Parcel(msgspec.Struct, forbid_unknown_fields=True):
+    """Argument that refuses what it does not know."""
+
+    width: int
+
+
+@contextmanager
+def declared_for_parcels() -> Generator[Any]:
+    @task(name="test-parcel")
+    def send(parcel: Parcel) -> None:
+        """Do nothing."""
+
+    try:
+        yield send
+    finally:
+        registry.unregister("test-parcel")
 
 
 def raises(error: BaseException) -> Callable[..., Any]:
@@ -245,10 +267,51 @@ def test_discard_cancels_with_reason(work: Work) -> None:
 
 def test_invalid_payload_fails_at_once(work: Work) -> None:
     job_id = work.add(None, tasks.system)
-    change("""UPDATE salon_jobs_job SET payload = '{"gone": 1}'""")
+    change("""UPDATE salon_jobs_job SET payload = '{"note": 1}'""")
     assert isinstance(work.run_due()[0], Errored)
     assert values(job_id, "state", "attempts", "reason") == ("failed", 1, "JOB.PAYLOAD_INVALID")
     assert [code for _, _, code in errors()] == ["JOB.PAYLOAD_INVALID"]
+
+
+@pytest.mark.parametrize("declared", [tasks.system, tasks.in_store, tasks.once])
+@pytest.mark.parametrize("payload", ['{"size": 1}', '{"note": 1, "size": 1}', '{"size": 1, "note": 1}'])
+def test_unknown_argument_leaves_job(work: Work, declared: Any, payload: str) -> None:
+    """A release that knows the argument runs the job: its only attempt, if it has but one, is not counted."""
+    job_id = work.add(None, declared if declared.at_most_once else declared.using(max_attempts=1))
+    wanted = row_of(job_id)["payload"]
+    change("UPDATE salon_jobs_job SET payload = %s", payload)
+    for _ in range(3):
+        make_due()
+        assert isinstance(work.run_due()[0], Left)
+        assert values(job_id, "state", "attempts", "reason", "begun_once_at") == ("queued", 0, "", None)
+    assert (errors(), work.claim()) == ([], [])
+    assert seen("SELECT run_at BETWEEN now() AND now() + interval '1 min' FROM salon_jobs_job") == [(True,)]
+    told = work.fields("job_released")[0]
+    assert {"reason": "payload unknown", "code": "JOB.PAYLOAD_UNKNOWN", "attempt": 1}.items() <= told.items()
+    assert re.fullmatch(f"task '{declared.name}': no argument ('note', )?'size' in this release", told["error"])
+    change("UPDATE salon_jobs_job SET payload = %s", wanted)
+    assert isinstance(work.again(), Succeeded)
+
+
+def test_unknown_field_in_argument_leaves_job(work: Work) -> None:
+    with declared_for_parcels() as parcels:
+        job_id = work.add(None, parcels, parcel=Parcel(width=1))
+        change("""UPDATE salon_jobs_job SET payload = '{"parcel": {"width": 1, "size": 2}}'""")
+        assert isinstance(work.run_due()[0], Left)
+        change("""UPDATE salon_jobs_job SET payload = '{"parcel": {"width": "x"}}'""")
+        assert isinstance(work.again(), Errored)
+    assert values(job_id, "state", "reason") == ("failed", "JOB.PAYLOAD_INVALID")
+
+
+@pytest.mark.parametrize(("age", "least_s", "most_s"), [("0 s", 0, 5), ("20 s", 15, 30), ("7 d", 55, 61)])
+def test_left_job_waits_as_long_again(work: Work, age: str, least_s: int, most_s: int) -> None:
+    """A backlog that no worker knows costs little, and a new job soon meets one that knows it."""
+    work.add(None, tasks.system)
+    change("""UPDATE salon_jobs_job SET payload = '{"size": 1}', created_at = now() - %s::interval""", age)
+    work.run_due()
+    [(wait,)] = seen("SELECT extract(epoch FROM run_at - now())::float8 FROM salon_jobs_job")
+    assert least_s - 5 <= wait <= most_s
+    assert least_s <= work.fields("job_released")[0]["delay_s"] <= most_s
 
 
 @pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
