@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
@@ -20,3 +21,15 @@ def started_in() -> str | None:
             if path.endswith(f"/{file}") and sys.path[0] == (folder := path.removesuffix(f"/{file}")):
                 return folder
     return None
+
+
+#: A terminal that is closed sends this one, perhaps twice, as the system and as its shell; None where there is none.
+HANGUP: int | None = getattr(signal, "SIGHUP", None)
+
+
+def stop_signals() -> list[int]:
+    """Return the signals that ask this process to stop; under ``nohup``, the end of its terminal is none."""
+    numbers: list[int] = [signal.SIGTERM, signal.SIGINT]
+    if HANGUP is not None and signal.getsignal(HANGUP) != signal.SIG_IGN:
+        numbers.append(HANGUP)
+    return numbers

@@ -23,7 +23,7 @@ from salon_jobs.process.service import MakeLoop, Service, die_with_parent, relea
 
 
 class ServiceCommand(BaseCommand):
-    """Command that runs one service until SIGTERM or SIGINT, or until nothing is left to do (``--burst``).
+    """Command that runs one service until SIGTERM, SIGINT or SIGHUP, or until nothing is left to do (``--burst``).
 
     A second signal forces the end.
     """

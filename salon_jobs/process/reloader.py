@@ -16,7 +16,7 @@ from django.utils import autoreload
 
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event
-from salon_jobs.core.program import started_in
+from salon_jobs.core.program import started_in, stop_signals
 
 _POLL_S: Final = 0.2
 # How long running jobs may hold up a reload. Then a second signal interrupts them; they run again.
@@ -38,7 +38,7 @@ class Reloader:
     def run(self) -> int:
         """Run until a signal, or until the child ends by itself with status 0; return its status."""
         news = self._news
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             signal.signal(number, lambda number, _frame: news.put(number))
         self._watch()
         while True:

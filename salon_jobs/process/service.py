@@ -23,6 +23,7 @@ from salon_jobs.core import events, metrics, tracing
 from salon_jobs.core.errors import NotReady, SchemaMissing
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
+from salon_jobs.core.program import HANGUP, stop_signals
 from salon_jobs.core.vital import die_by, vitally
 from salon_jobs.db.read_only import refuse_read_only_servers
 from salon_jobs.process.health_server import HealthServer
@@ -117,7 +118,7 @@ class Service:
         # The handlers only put into a SimpleQueue, which is safe at any bytecode, unlike an Event.
         signals = self._signals
         die_by(self._end_after)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             signal.signal(number, lambda number, _frame: signals.put(number))
         if self._health is not None:
             self._health.start()
@@ -132,7 +133,8 @@ class Service:
                 tracing.flush(_LAST_EXPORT_S)
                 exit_at_once(1)
             with suppress(queue.Empty):
-                signals.get(timeout=_SIGNAL_POLL_S)
+                if signals.get(timeout=_SIGNAL_POLL_S) == HANGUP and self._stopping.is_set():
+                    continue
                 end = min(end, time.monotonic() + conf.shutdown_grace.total_seconds() - _SIGNAL_POLL_S - _MARGIN_S)
                 self._stopping.set()
                 if self._loop is not None:

@@ -18,6 +18,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, tracing
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import JobLog, log_event, logger
+from salon_jobs.core.program import stop_signals
 from salon_jobs.core.vital import die_by, vital, vitally
 from salon_jobs.db.read_only import refuse_read_only_servers
 from salon_jobs.jobs import registry
@@ -74,7 +75,7 @@ def run_child(descriptors: str) -> NoReturn:
     for inherited in (channel_end, in_flight, idle):
         os.set_inheritable(inherited, False)
     table = IdleTable(processes, number=number, fileno=idle)
-    for signalled in (signal.SIGTERM, signal.SIGINT):
+    for signalled in stop_signals():
         # A service manager may signal every process of a group; only the supervisor decides. Not SIG_IGN: processes
         # that a handler starts would inherit that.
         signal.signal(signalled, lambda _number, _frame: None)

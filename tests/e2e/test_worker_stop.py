@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 from uuid import UUID
 
@@ -42,6 +43,20 @@ def test_sigterm_finishes_running_jobs_only(stores: list[UUID], held: Held) -> N
     assert (row["state"], row["attempts"], row["leased_by"]) == ("queued", 0, None)
     assert seen("SELECT count(*) FROM customer") == [(1,)]
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
+
+
+def test_closed_terminal_is_one_request_to_stop(stores: list[UUID], held: Held) -> None:
+    """The system and the shell each send SIGHUP: the second forces nothing."""
+    with WorkerProcess("--concurrency", "1", ready=True) as worker:
+        running = held.begin(store_id=stores[0])
+        worker.stop(signal.SIGHUP)
+        worker.wait_for("process_stopping")
+        worker.stop(signal.SIGHUP)
+        assert worker.ask("/healthz")[0] == 200
+        held.let_go()
+        assert worker.wait() == 0
+        assert worker.logged("job_succeeded", job_id=running)
+        assert worker.logged("process_stopped", clean=True)
 
 
 def test_interrupt_releases_jobs_uncharged(stores: list[UUID], held: Held) -> None:
