@@ -35,6 +35,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.payload import PayloadType
 from salon_jobs.process.preflight import check_schema
 from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.tenancy.connections import SMALL_POOL_REMEDY, size_of_pool, small_pool
 from salon_jobs.tenancy.request import TenantMiddleware
 from salon_jobs.tenancy.resolvers import make_resolver
 
@@ -76,6 +77,7 @@ def check_settings() -> list[CheckMessage]:
         errors.append(Error(fault, hint=POSTGRESQL_REMEDY, id="salon_jobs.E002"))
     else:
         errors += _check_options(database)
+        errors += _check_pool(database)
     errors += _check_commands()
     if conf.eager:
         errors += _check_eager()
@@ -151,6 +153,20 @@ def _check_options(database: str) -> Iterator[CheckMessage]:
         )
         text = f"the database {database!r} has several hosts, and connections may lead to a standby"
         yield Warning(text, hint=hint, id="salon_jobs.W004")
+
+
+def _check_pool(database: str) -> Iterator[CheckMessage]:
+    """Warn of a pool with which a worker started without options would refuse to run."""
+    if (size := size_of_pool(connections[database].settings_dict.get("OPTIONS", {}).get("pool"))) is None:
+        return
+    # Web processes import no worker, unless they have a pool.
+    from salon_jobs.worker.supervisor import threads_of  # noqa: PLC0415
+    from salon_jobs.worker.worker import WorkerOptions  # noqa: PLC0415
+
+    options = WorkerOptions(concurrency=conf.concurrency, async_concurrency=conf.async_concurrency)
+    if size < (threads := threads_of(conf.processes or 1, options)):
+        hint = SMALL_POOL_REMEDY.format(threads=threads)
+        yield Warning(small_pool(database, size, threads), hint=hint, id="salon_jobs.W006")
 
 
 _APP: Final = "salon_jobs"

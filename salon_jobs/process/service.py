@@ -30,6 +30,7 @@ from salon_jobs.process.health_server import HealthServer
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.preflight import answering, check_schema, check_tables, check_worker
 from salon_jobs.process.probe import KEPT_S, Probe
+from salon_jobs.tenancy.connections import give_pools_room
 
 _SIGNAL_POLL_S = 0.2
 _RETRY_S = 0.5
@@ -158,6 +159,7 @@ class Service:
 
     def _work(self) -> None:
         try:
+            give_pools_room()
             self._loop = self._make_loop(self._heartbeat)
             if not self._register():
                 return

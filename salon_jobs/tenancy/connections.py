@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import ref
 
 from django.db import DatabaseError, connections
@@ -291,7 +291,8 @@ def discard(connection: BaseDatabaseWrapper, why: object) -> None:
     connection.close()
 
 
-_POOL_DEFAULT = 4  # psycopg_pool's
+# For a pool without a size: it opens no connection that no thread asks for.
+_NO_SIZE: Final = {"min_size": 0, "max_size": 10_000}
 
 
 class _Opened(threading.local):
@@ -426,20 +427,47 @@ def _forget(connection: BaseDatabaseWrapper) -> None:
         del connections[connection.alias]
 
 
+def give_pools_room() -> None:
+    """Have Django's pools whose size is not given, of all aliases, give each thread its own permanent connection.
+
+    psycopg's own default is four. Call this in a process of ours before it connects.
+    """
+    for alias in connections:
+        options: dict[str, Any] = connections.settings[alias].get("OPTIONS") or {}
+        if (pool := options.get("pool")) and size_of_pool(pool) is None:
+            options["pool"] = {**({} if pool is True else pool), **_NO_SIZE}
+
+
+def size_of_pool(pool: Any) -> int | None:
+    """Return how many connections Django's ``OPTIONS["pool"]`` gives at most; None if it has no pool, or no size."""
+    if not isinstance(pool, dict):
+        return None
+    sizes = cast("dict[str, int | None]", pool)
+    return sizes.get("max_size") or sizes.get("min_size")
+
+
 def refuse_small_pool(threads: int, *, using: str) -> None:
     """Raise ConfigurationError when Django's pool cannot give each of our threads its own permanent connection.
 
     If heartbeats waited for jobs to return a connection, a living process would be declared dead.
     """
-    pool: Any = connections[using].settings_dict["OPTIONS"].get("pool")
-    if not pool:
-        return
-    size: int = _POOL_DEFAULT if pool is True else pool.get("max_size") or pool.get("min_size", _POOL_DEFAULT)
-    if size < threads:
-        raise ConfigurationError(
-            f"DATABASES[{using!r}]['OPTIONS']['pool'] gives at most {size} connections and this process keeps "
-            f"{threads}: set max_size to {threads} or more, or lower the concurrency"
-        )
+    size = size_of_pool(connections[using].settings_dict["OPTIONS"].get("pool"))
+    if size is not None and size < threads:
+        raise ConfigurationError(f"{small_pool(using, size, threads)}: {SMALL_POOL_REMEDY.format(threads=threads)}")
+
+
+def small_pool(using: str, size: int, threads: int) -> str:
+    """Return in words that a pool is too small for a process of a worker."""
+    return (
+        f"DATABASES[{using!r}]['OPTIONS']['pool'] gives at most {size} connections, and a process of a worker keeps "
+        f"{threads}"
+    )
+
+
+SMALL_POOL_REMEDY: Final = (
+    "remove min_size and max_size, so that each process takes what it needs; or set max_size to {threads} or more, or "
+    "lower the concurrency"
+)
 
 
 def _was_hung_up(connection: BaseDatabaseWrapper) -> bool:

@@ -26,6 +26,7 @@ from salon_jobs.jobs.enqueue import wake_ups
 from salon_jobs.process.heartbeat import name_connections
 from salon_jobs.process.loop import Loop
 from salon_jobs.process.service import die_with_parent, exit_at_once
+from salon_jobs.tenancy.connections import give_pools_room
 from salon_jobs.worker.async_handlers import stop_copied_loop
 from salon_jobs.worker.forks import guard_copies
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
@@ -108,6 +109,7 @@ class _Child:
             return True
         refuse_read_only_servers()
         process_id, using, options = start["process_id"], start["using"], WorkerOptions(**start["options"])
+        give_pools_room()
         name_connections(process_id, using=using)
         in_flight = InFlightTable(options.slots, fileno=self._in_flight)
         worker = self._worker = Worker(process_id, options, using=using, in_flight=in_flight, idle=self._idle)

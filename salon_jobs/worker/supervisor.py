@@ -87,6 +87,11 @@ def connections_of(processes: int, options: WorkerOptions) -> int:
     return processes * options.threads + _CONNECTIONS
 
 
+def threads_of(processes: int, options: WorkerOptions, *, embedded: int = 0) -> int:
+    """Return how many threads of one process of a worker, the supervisor or a child, may hold a connection."""
+    return max(_THREADS + embedded + processes, options.threads)
+
+
 def count_processes(asked: int | None, options: WorkerOptions, *, using: str) -> int:
     """Return how many processes to start; log a warning if connections are too few for them, or for one a processor.
 
@@ -151,8 +156,7 @@ class Supervisor:
 
         Raises ConfigurationError when a pool is too small for their threads or ours.
         """
-        threads = max(_THREADS + len(embedded) + processes, options.threads)
-        refuse_small_pool(threads, using=heartbeat.using)
+        refuse_small_pool(threads_of(processes, options, embedded=len(embedded)), using=heartbeat.using)
         self._burst, self._queues = options.burst, options.queues or ()
         self._totals = RunTotals()
         self._maintenance = Maintenance(using=heartbeat.using, burst=options.burst)

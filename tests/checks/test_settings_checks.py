@@ -128,6 +128,26 @@ def test_hosts_that_can_be_standbys(
     assert [warning.id for warning in check_settings()] == ["salon_jobs.W004"] * warned
 
 
+@pytest.mark.parametrize(
+    ("pool", "concurrency", "told"),
+    [
+        (None, 8, ""),
+        (True, 8, ""),
+        ({"timeout": 5}, 8, ""),
+        ({"max_size": 10}, 4, "gives at most 10 connections, and a process of a worker keeps 11"),
+        ({"max_size": 11}, 4, ""),
+        ({"min_size": 2}, 4, "gives at most 2 connections, and a process of a worker keeps 11"),
+        ({"min_size": 2, "max_size": 40}, 8, ""),
+    ],
+)
+def test_size_of_pool(alias: dict[str, Any], settings: Any, pool: Any, concurrency: int, told: str) -> None:
+    """A worker's thread keeps its connection; in this project, some run coroutines."""
+    settings.SALON_JOBS = {"CONCURRENCY": concurrency}
+    alias["OPTIONS"] = {} if pool is None else {"pool": pool}
+    found = [(warning.id, warning.msg) for warning in check_settings()]
+    assert found == ([("salon_jobs.W006", f"DATABASES['default']['OPTIONS']['pool'] {told}")] if told else [])
+
+
 REMEDY = "SALON_JOBS = {'OUTBOX': {'PRODUCER': 'shop'}}"
 QUEUE = {
     "AZURE": {"VISIBILITY_TIMEOUT": 5},

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from django.core.management import CommandError, call_command
 
+from tests.e2e import tasks
 from tests.e2e.held import Held
 from tests.e2e.worker_process import WorkerProcess
 from tests.support import change, seen
@@ -32,6 +33,35 @@ def test_excluded_queues_are_left_to_others(database: None) -> None:
 def test_queue_and_excluded_queue_exclude_each_other() -> None:
     with pytest.raises(CommandError, match="argument --exclude-queue: not allowed with argument --queue"):
         call_command("runworker", "--queue", "a", "--exclude-queue", "b")
+
+
+@pytest.mark.parametrize("pool", [True, {"timeout": 20}], ids=["True", "without a size"])
+def test_pool_gives_each_thread_connection(stores: list[UUID], held: Held, pool: Any) -> None:
+    """A worker with Django's pool takes what it needs, with an embedded loop too, and no more than without a pool."""
+    for _ in range(12):
+        held.enqueue(tasks.wait_for_file, store_id=stores[0])
+    with WorkerProcess("--concurrency", "12", "--with-scheduler", POOL=pool, ready=True) as worker:
+        held.wait_for_runs(12)
+        assert 12 <= connections_of_workers() <= 12 + 3 + 3
+        held.let_go()
+        eventually(lambda: len(worker.logged("job_succeeded")), 12)
+        assert worker.ask("/readyz")[0] == 200
+        assert worker.end() == 0
+    assert "PoolTimeout" not in worker.output
+
+
+def test_pool_that_is_too_small_is_refused(database: None) -> None:
+    with WorkerProcess("--concurrency", "8", POOL={"min_size": 1, "max_size": 10}) as worker:
+        assert worker.wait() == 1
+        assert "gives at most 10 connections, and a process of a worker keeps 19: remove min_size" in worker.output
+
+
+def connections_of_workers() -> int:
+    [(count,)] = seen(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name LIKE 'salon_jobs/%%'"
+    )
+    return int(count)
 
 
 @pytest.mark.parametrize("option", [True, False])
