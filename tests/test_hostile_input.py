@@ -5,19 +5,24 @@ The caller's transaction can still commit.
 
 from __future__ import annotations
 
+import inspect
 import io
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connections, transaction
 
-from salon_jobs import Backoff, control, emit, enqueue_job, task
+from salon_jobs import Backoff, control, emit, enqueue_job, get_flow, get_job, task
 from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.jobs.fan_out import fan_out_progress
 from salon_jobs.jobs.registry import unregister
 from salon_jobs.schedules.cron import CronExpression
+from salon_jobs.schedules.stored import save_schedule
+from salon_jobs.verbs import VERBS, Verb
 from tests import tasks
 from tests.support import store_id_of
 
@@ -143,18 +148,106 @@ def test_hostile_value_leaves_transaction_usable(database: None, door: str) -> N
             transaction.set_rollback(True)
 
 
+# What names rows, as code and people may give it.
+NAMES: dict[str, Any] = {
+    **HOSTILE,
+    "row beyond": 10**30,
+    "negative": -1,
+    "true": True,
+    "fraction": 1.5,
+    "text": "…",
+    "empty": "",
+    "nul alone": "\0",
+    "uuid": UUID(int=9),
+    "uuid as text": str(UUID(int=9)),
+    "key": "store:\ud800",
+    "key nul": "queue:a\0",
+}
+TAKES: dict[str, dict[str, Any]] = {"change": {"priority": 1}, "override": {"line": "0 3 * * *"}}
+
+
+def verb_of(verb: Verb) -> Callable[[Any], object]:
+    """Return what does a verb to the rows that are named, as the admin and the commands do."""
+    parameters = inspect.signature(verb.change).parameters
+    given = {name: value for name, value in {"by": "me", "using": "operator"}.items() if name in parameters}
+    return lambda value: verb.change(value, **TAKES.get(verb.name, {}), **given)
+
+
+NAMED: dict[str, Callable[[Any], object]] = {
+    # Their rows are read before, by the admin.
+    **{
+        f"{verb.of.__name__} {verb.name}": verb_of(verb)
+        for verb in VERBS
+        if verb.name not in ("run_again", "replay") and verb.change is not save_schedule
+    },
+    "run_again": lambda value: control.run_again(value, {}),
+    "run_schedule of several": lambda value: control.run_schedule(cast("Any", [value, value])),
+    "get_job": get_job,
+    "get_flow": get_flow,
+    "fan_out_progress": fan_out_progress,
+    **{f"replay {name}": replay_with(name) for name in ("ids", "aggregate_type")},
+    **{
+        f"replay {name}": replay_with(name, aggregate_type="x", from_id=1)
+        for name in ("from_id", "to_id", "aggregate_id", "event")
+    },
+}
+
+
+@pytest.mark.parametrize("door", NAMED)
+def test_name_of_no_row_leaves_transaction_usable(database: None, door: str) -> None:
+    """It is an error of ours, or a result."""
+    for name, value in NAMES.items():
+        for given in (value, [value]):
+            with transaction.atomic(using="operator"), transaction.atomic():
+                text = "no such row"
+                try:
+                    with transaction.atomic(using="operator", savepoint=False), transaction.atomic(savepoint=False):
+                        NAMED[door](given)
+                except SalonJobsError as error:
+                    text = str(error)
+                assert 0 < len(text) < 5000, name
+                for alias in ("default", "operator"):
+                    transaction.set_rollback(False, using=alias)
+                    with connections[alias].cursor() as cursor:
+                        cursor.execute("SELECT 1")
+                    transaction.set_rollback(True, using=alias)
+
+
 COMMANDS = [
     *("salon_jobs pause --queue TEXT --yes", "salon_jobs resume --task TEXT", "salon_jobs pause --store TEXT --yes"),
     *("salon_jobs limit --task t --key TEXT --rate 1", "salon_jobs jobs --task TEXT --queue TEXT"),
     *("salon_jobs jobs --since TEXT", "salon_jobs jobs --limit TEXT", "salon_jobs jobs --TEXT", "salon_jobs TEXT"),
+    *("salon_jobs list --task TEXT", "salon_jobs list --queue TEXT", "salon_jobs list --key TEXT"),
+    *("salon_jobs list --error-class TEXT", "salon_jobs list --store TEXT", "salon_jobs cancel --task TEXT --yes"),
+    *("salon_jobs discard --queue TEXT --yes", "salon_jobs inbox retry TEXT --yes", "salon_jobs inbox --consumer TEXT"),
+    *(f"salon_jobs messages {each} TEXT --yes" for each in ("retry", "skip", "send-skipped")),
+    *(f"salon_jobs messages list --{each} TEXT" for each in ("aggregate-type", "aggregate-id", "event")),
+    *(f"salon_jobs messages replay --{each}-id TEXT --aggregate-type x --dry-run" for each in ("from", "to")),
+    *("salon_jobs messages replay 1 --by TEXT --reason TEXT --yes", "salon_jobs messages parked --aggregate-type TEXT"),
+    *("salon_jobs messages unpark --aggregate-type TEXT --yes", "salon_jobs cron pause TEXT"),
+    *("salon_jobs messages unpark --aggregate-type x --aggregate-id TEXT --yes", "salon_jobs cron override x TEXT"),
+    *(f"salon_jobs schedules {each} TEXT" for each in ("list", "pause", "delete", "run", "change --line x")),
+    *("salon_jobs limit --queue TEXT --rate 1", "salon_jobs prune --task TEXT --state failed --older-than 1h --yes"),
     *("salon_jobs show TEXT", "salon_jobs retry TEXT --yes", "salon_jobs messages show TEXT"),
     *("salon_jobs messages pause TEXT", "salon_jobs cron run TEXT", "salon_jobs inbox show TEXT"),
     *("runworker --health-addr TEXT", "runscheduler --burst --at TEXT"),
 ]
 
 
+TEXTS = {
+    "long": "x" * 100_000,
+    "controls": "\x1b[2J\x9b1m\u202e\u2028\x7f",
+    "nul": "a\0b",
+    "surrogate": "\udcff",
+    "row beyond": str(10**30),
+    "uuid": str(UUID(int=9)),
+    "negative": "-1",
+    "digits": "9" * 5000,
+}
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("text", ["x" * 100_000, "\x1b[2J\x9b1m\u202e\u2028\x7f"], ids=["long", "controls"])
+@pytest.mark.parametrize("text", list(TEXTS.values()), ids=list(TEXTS))
 def test_commands_answer_in_few_words(database: None, command: str, text: str) -> None:
     out, err = io.StringIO(), io.StringIO()
     said = ""

@@ -71,6 +71,9 @@ class LimitForm(ModelForm):
         if conf.store_model is None and "kind" in self.fields:
             kind: Any = self.fields["kind"]
             kind.choices = [each for each in kind.choices if each[0] != Limit.Kind.STORE]
+            if "name" in self.fields:
+                said = _("A queue, a task, or task:key for jobs that share a concurrency key")
+                self.fields["name"].help_text = said
             self.fields["name"].help_text = gettext(
                 "A queue, a task, or task:key for jobs that share a concurrency key"
             )

@@ -129,6 +129,8 @@ class NewScheduleForm(ScheduleForm):
         offered.choices = sorted(choices)
         if is_limited or conf.store_model is None:
             del self.fields["store_id"]
+        if conf.store_model is None:
+            self.fields["key"].help_text = _("Names the schedule")
 
     def clean_store_id(self) -> None:
         """Read the store, which the task of a store needs and no other has."""

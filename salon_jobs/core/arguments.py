@@ -55,6 +55,22 @@ def as_uuid(value: object) -> UUID | None:
     return value if isinstance(value, UUID) else None
 
 
+def check_id(name: str, value: object) -> None:
+    """Reject what no row can have as its number. Raises OptionInvalid naming the field."""
+    if not is_id(value):
+        raise OptionInvalid(f"{name} must be a whole number from 0 to {LAST_ID}, not {shown(value)}")
+
+
+def checked_names(name: str, values: object, longest: int) -> list[str]:
+    """Return one or several names of rows as a list. Raises OptionInvalid unless all are names that rows can have."""
+    if not isinstance(values, Iterable):
+        raise OptionInvalid(f"{name} must be strings, not {shown(values)}")
+    names: list[Any] = [values] if isinstance(values, (str, bytes)) else [*values]
+    for each in names:
+        check_text(name, each, longest)
+    return names
+
+
 def checked_ids(name: str, values: object) -> list[int]:
     """Return the numbers of rows as a list. Raises OptionInvalid unless all are numbers that rows can have."""
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes)):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
+from salon_jobs.core.records import JobState
 from salon_jobs.core.units import gettext_noop
 from salon_jobs.schedules.entries import CronEntry
 from salon_jobs.words import distance, pause_details
@@ -32,10 +33,22 @@ def followed(follows: Mapping[str, Any]) -> str:
     return said % {**follows, "jobs": f"{follows['jobs']:,}"}
 
 
+# Of the reasons that are codes of ours; of those of errors, the reference has a list.
+_REASONS: Final = {
+    "attempts_exhausted": gettext_noop("its last attempt failed"),
+    "not_retried": gettext_noop("its error is not retried"),
+    "process_died": gettext_noop("its processes died"),
+    "superseded": gettext_noop("a newer job has its key"),
+}
+
+
 def became_of(outcome: str | None) -> str:
-    """Return what became of a tick: its state in words, and the reason as it is recorded."""
+    """Return what became of a tick, in words: its state, and the reason; one that is no code of ours as recorded."""
     state, colon, reason = (outcome or gettext_noop("no longer recorded")).partition(":")
-    return f"{gettext(state)}{colon}{reason}"
+    reason = reason.strip()
+    if state == JobState.CANCELLED and reason == JobState.CANCELLED:
+        return gettext(state)
+    return f"{gettext(state)}{colon and ': '}{gettext(_REASONS[reason]) if reason in _REASONS else reason}"
 
 
 def pause_of(row: Any) -> str:

@@ -16,6 +16,7 @@ from django.utils.translation import gettext
 from salon_jobs.brokers.source import Envelope
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.arguments import checked_ids
 from salon_jobs.core.error_report import shown_message, storable
 from salon_jobs.core.errors import PayloadInvalid
 from salon_jobs.core.records import ActionResult, StoreId
@@ -190,7 +191,7 @@ def short(reason: str) -> str:
 def _decide(
     ids: Sequence[int], waiting: Collection[str], decided: str, using: str, **changes: Any
 ) -> list[ActionResult[int]]:
-    rows = InboxMessage.objects.using(using)
+    ids, rows = checked_ids("ids", ids), InboxMessage.objects.using(using)
     with transaction.atomic(using=using):
         chosen = rows.filter(id__in=ids, status__in=waiting).order_by("id").select_for_update()
         changed = set(chosen.values_list("id", flat=True))

@@ -11,6 +11,7 @@ from django.db import transaction
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.arguments import check_id
 from salon_jobs.core.errors import ConfigurationError, OptionInvalid, PayloadInvalid, UnknownFanOut
 from salon_jobs.core.records import FanOutProgress, FanOutResult
 from salon_jobs.core.text import shown
@@ -102,6 +103,7 @@ def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProg
 
     Reads on the alias ``using``, by default ``OPERATOR_DATABASE`` if set. Raises UnknownFanOut.
     """
+    check_id("fan_out_id", fan_out_id)
     counts = statements.rows("fan_out_progress", {"id": fan_out_id}, using=using or conf.reader_database)
     if not counts:
         raise UnknownFanOut(f"no fan-out has the ID {fan_out_id}")

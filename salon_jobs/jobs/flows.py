@@ -14,7 +14,7 @@ import msgspec
 from django.db import transaction
 from django.db.models import Exists, OuterRef
 
-from salon_jobs.core.arguments import check_text
+from salon_jobs.core.arguments import check_id, check_text
 from salon_jobs.core.as_json import as_member
 from salon_jobs.core.errors import FlowInvalid, JobDoesNotExist, NoResult
 from salon_jobs.core.records import ActionResult, JobState
@@ -340,6 +340,7 @@ def flow(name: str, *, key: str | None = None, using: str | None = None) -> Flow
 
 def get_flow(flow_id: int, *, using: str | None = None) -> Flow:
     """Return the flow with this number. Raises JobDoesNotExist if there is none, or this role does not see it."""
+    check_id("flow_id", flow_id)
     using = alias_of(using)
     with as_current_store(using):
         found = FlowRecord.objects.using(using).filter(pk=flow_id).first()

@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
-from salon_jobs.core.arguments import check_text
+from salon_jobs.core.arguments import check_text, checked_names
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult, GivenStore, StoreId
 from salon_jobs.core.text import shown
@@ -233,8 +233,13 @@ def resume_scopes(scopes: Iterable[str], *, using: str | None = None) -> list[Ac
 def _set_paused(scopes: Iterable[str], values: dict[str, Any], refusal: str, using: str) -> list[ActionResult[str]]:
     rows = Limit.objects.using(using)
     results: list[ActionResult[str]] = []
-    for scope in scopes:
+    for scope in checked_names("scopes", scopes, _LONGEST + 10):
         kind, _, name = scope.partition(":")
+        if kind not in Limit.Kind.values:
+            raise OptionInvalid(
+                f"a scope is one of {', '.join(Limit.Kind.values)}, a colon and a name, not {shown(scope)}"
+            )
+        check_text(kind, name, _LONGEST)
         row, is_new = rows.get_or_create(kind=kind, name=name, defaults=values)
         is_other = rows.filter(pk=row.pk).exclude(paused=values["paused"])
         changed = values["paused"] if is_new else is_other.update(**values) > 0

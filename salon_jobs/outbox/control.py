@@ -274,6 +274,8 @@ def resume_destinations(names: Sequence[str], *, using: str | None = None) -> li
 def _set_paused(
     names: Sequence[str], values: Mapping[str, Any], refusal: str, using: str | None
 ) -> list[ActionResult[str]]:
+    if not isinstance(names, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise MessageInvalid(f"aggregate_type must be a string, not {shown(names)}")
     for name in names:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise MessageInvalid(f"aggregate_type must be a string, not {shown(name)}")

@@ -18,7 +18,7 @@ from django.utils.translation import gettext
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
-from salon_jobs.core.arguments import check_text
+from salon_jobs.core.arguments import check_text, checked_names
 from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import CronInvalid, SalonJobsError, did_you_mean, require_within
 from salon_jobs.core.events import log_event
@@ -255,7 +255,7 @@ def _change_entries(
     names: Iterable[str], which: Q, otherwise: str, using: str | None, **values: Any
 ) -> list[ActionResult[str]]:
     results: list[ActionResult[str]] = []
-    for name in [names] if isinstance(names, str) else names:
+    for name in checked_names("names", names, 255):
         entries = CronEntryState.objects.using(alias_of(using)).filter(pk=name)
         changed = bool(entries.filter(which).update(**values))
         why = "" if changed else otherwise if entries.exists() else gettext("no scheduler has seen such an entry")

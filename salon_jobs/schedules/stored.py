@@ -180,8 +180,11 @@ def run_schedule(schedule: str | int | ScheduleHandle, *, by: str = "", using: s
     In the caller's transaction. The run is in the schedule's history, with ``by``; its instant is the job's tick.
     Raises OptionInvalid if there is no such schedule, UnknownTask if this process does not declare its task.
     """
+    given = _names(schedule)
+    if len(given) != 1:
+        raise OptionInvalid(f"run_schedule takes one schedule, not {len(given)}")
     with transaction.atomic(using=(alias := alias_of(using))):
-        found = _change(_names(schedule), "find", using=alias)
+        found = _change(given, "find", using=alias)
         if not found:
             raise OptionInvalid(f"{shown(schedule)}: {_NOT_FOUND}")
         id_, _, store_id, task_name, payload, *_ = found[0]

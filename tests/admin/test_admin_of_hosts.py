@@ -91,6 +91,8 @@ def test_unconfigured_parts_are_left_out(operator: Client, busy: tuple[Rows, Row
         "dashboard/": ["Salon 0", "Parked", "Rejected", "Messages"],
         "": ["Messages", "Incoming messages"],
         "job/?": ["Fan-outs"],
+        "schedule/add/": ["within its store"],
+        "limit/add/": ["a store&#x27;s ID"],
     }
     for page, words in parts.items():
         text = page_of(operator, page)

@@ -74,7 +74,7 @@ def test_cron_entry_shows_ticks_and_results(operator: Client) -> None:
     shown = text_of(operator, NIGHTLY)
     assert re.search(r'"day": "\w+day", "until": "20\d\d-\d\d-\d\d" }', shown)
     assert shown.count(", in ") in (4, 5), "the next one may be now"
-    assert "failed: attempts_exhausted" in shown
+    assert "failed: its last attempt failed" in shown
     assert "Run now" not in text_of(operator, f"{ENTRIES}of-another-release/change/")
     [(tick,)] = seen("SELECT id FROM salon_jobs_cron_tick WHERE job_id = 77")
     assert f'href="{ADMIN}job/77/change/"' in page_of(operator, f"crontick/{tick}/change/")

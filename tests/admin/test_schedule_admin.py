@@ -60,7 +60,7 @@ def test_list_and_page_show_ticks(operator: Client, ids: list[int]) -> None:
     for shown in ("weekly test-store", "0 9 * * 1 Asia/Tokyo", "often test-system", "every 10 s", "succeeded"):
         assert shown in text
     page = text_of(operator, f"schedule/{ids[0]}/change/")
-    assert "failed: attempts_exhausted" in page
+    assert "failed: its last attempt failed" in page
     assert ", run now by ann: succeeded" in page
     assert "a tick is skipped while the last one's job is not done" in page.replace("&#x27;", "'")
     assert '"number": 7' in page

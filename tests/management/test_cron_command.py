@@ -61,7 +61,7 @@ def test_list_shows_schedule_and_result() -> None:
     assert head.split() == ["entry", "schedule", "zone", "next", "last", "result", "note"]
     assert former.split()[:4] == ["former", "not", "declared", "here"]
     assert "30 3 * * *" in nightly
-    assert nightly.endswith("2 h ago  failed       failed: attempts_exhausted")
+    assert nightly.endswith("2 h ago  failed       failed: its last attempt failed")
 
 
 def test_run_enqueues_job_without_tick() -> None:

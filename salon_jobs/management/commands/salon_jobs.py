@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.translation import override
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.arguments import check_text
 from salon_jobs.management.arguments import ShortParser, unknown_names
 from salon_jobs.management.commands import consume_queue, relay_outbox, runscheduler, runworker
 from salon_jobs.management.output import Console, as_command_error, plain_notes
@@ -47,6 +48,8 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
 )
 _INTERRUPTED: Final = 130
 _PIPE_CLOSED: Final = 141
+# Of an argument; names are far shorter, and the database bounds them.
+_LONGEST: Final = 1_000_000
 _SERVICES: Final[dict[str, type[ServiceCommand]]] = {
     module.Command.alias: module.Command for module in (runworker, runscheduler, relay_outbox, consume_queue)
 }
@@ -95,6 +98,12 @@ class Command(BaseCommand):
         with override(None), as_command_error(), plain_notes(self.stderr):
             if conf.roles is not None and chosen.needs_role:
                 check_role(conf.reader_database, conf.roles.operator if conf.operator_database else conf.roles.worker)
+            # Before the database is asked: the shell passes on bytes that are no text, as lone surrogates.
+            for name, given in options.items():
+                texts: list[Any] = given if isinstance(given, list) else [given]
+                for text in texts:
+                    if isinstance(text, str):
+                        check_text(name, text, _LONGEST, least=0)
             for note in unknown_names(options):
                 self.stderr.write(note)
             try:

@@ -9,6 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from salon_jobs.core.records import EnqueueAction
 from salon_jobs.core.terminal import Painted
+from salon_jobs.dashboard.labels import became_of
 from salon_jobs.dashboard.processes import cron
 from salon_jobs.management.arguments import add_options, os_user
 from salon_jobs.management.output import Console
@@ -63,12 +64,12 @@ class Cron(Subcommand):
         for each in cron(using=console.using):
             entry = declared.get(each.name)
             described.append({**asdict(each), "task": entry and entry.task_name})
-            result = Painted("failed", "red") if each.failed else each.result
+            result = Painted("failed", "red") if each.failed else became_of(each.result)
             line = each.schedule or "not declared here"
             rows.append((each.name, line, each.timezone, each.next_at, each.last_tick or "never", result))
             # A narrow screen has no column for results: those worth noting are below their rows.
             is_usual = each.last_tick is None or each.result.startswith(("queued", "running", "succeeded"))
-            noted = each.result if each.failed or (is_narrow and not is_usual) else ""
+            noted = became_of(each.result) if each.failed or (is_narrow and not is_usual) else ""
             details.append("; ".join(filter(None, (each.override and f"{line} {each.override}", each.invalid, noted))))
         table = [row[:-1] for row in rows] if is_narrow else rows
         console.listing(described, table, "no cron entry is declared", details=details, detail="note")

@@ -10,8 +10,11 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError, CommandParser
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core.terminal import Painted
+from salon_jobs.core.text import shown
 from salon_jobs.core.units import duration
+from salon_jobs.dashboard.labels import became_of
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
 from salon_jobs.management.arguments import add_options, os_user
@@ -60,7 +63,8 @@ class ChangeSchedules(Subcommand):
             raise CommandError(f"name a schedule: salon_jobs schedules {action} KEY")
         row = found.filter(store_id=store_id).first()
         if row is None:
-            raise CommandError(f"no schedule {'of this' if store_id else 'without a'} store has the key {key!r}")
+            of = "" if conf.store_model is None else " of this store" if store_id else " without a store"
+            raise CommandError(f"no schedule{of} has the key {shown(key)}")
         if action == "run":
             with context_of(row.store_id):
                 handle = run_schedule(row.pk, by=os_user())
@@ -101,7 +105,8 @@ def _list(console: Console, schedules: list[Schedule]) -> None:
         last_tick, _, _, job_id, result = last.get(each.pk, (None, False, "", None, ""))
         is_paused = each.paused_at is not None
         next_shown = Painted("paused", "yellow") if is_paused else each.next_at
-        result_shown = Painted(result, "red") if result.startswith("failed") else result
+        became = became_of(result) if last_tick else ""
+        result_shown = Painted(became, "red") if result.startswith("failed") else became
         rows.append((each.key, each.store_id, due, next_shown, last_tick or "never", result_shown))
         columns = {name: getattr(each, name) for name in ("id", "key", "store_id", "task", "next_at")}
         described.append(
