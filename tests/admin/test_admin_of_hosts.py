@@ -92,7 +92,7 @@ def test_unconfigured_parts_are_left_out(operator: Client, busy: tuple[Rows, Row
         "": ["Messages", "Incoming messages"],
         "job/?": ["Fan-outs"],
         "schedule/add/": ["within its store"],
-        "limit/add/": ["a store&#x27;s ID"],
+        "limit/add/": ["a store's ID"],
     }
     for page, words in parts.items():
         text = page_of(operator, page)

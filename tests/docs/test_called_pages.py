@@ -8,13 +8,15 @@ import re
 import sys
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.contrib import admin
 
+import salon_jobs.admin
 from salon_jobs import flow
 from salon_jobs.schedules.due import StoredSchedules
 from salon_jobs.testing import drain_jobs
@@ -190,6 +192,27 @@ def test_django_tasks_page(calls: list[str], capsys: pytest.CaptureFixture[str])
     change("UPDATE salon_jobs_schedule SET next_at = now(), owed_from = now() - interval '1 h'")
     StoredSchedules(using="default").poll()
     assert [job.task for job in drain_jobs()] == ["shop.tasks.import_catalogue"]
+
+
+@page("how-to/dashboard")
+def test_pages_with_another_model_admin(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the themes section writes it: each page is ours and the theme's, and works on a site of its own."""
+    [register] = calls
+    site, theme = admin.AdminSite(), ModuleType("unfold.admin")
+    for model, page_of_ours in admin.site._registry.items():
+        if model._meta.app_label == "salon_jobs":
+            site.register(model, type(page_of_ours))
+    before = {model: type(each).__name__ for model, each in site._registry.items()}
+    monkeypatch.setattr(admin, "site", site)
+    monkeypatch.setattr(theme, "ModelAdmin", type("ThemedAdmin", (admin.ModelAdmin,), {}), raising=False)
+    monkeypatch.setitem(sys.modules, "unfold", ModuleType("unfold"))
+    monkeypatch.setitem(sys.modules, "unfold.admin", theme)
+    exec(register, {})
+    for model, name in before.items():
+        found = site.get_model_admin(model)
+        assert isinstance(found, theme.ModelAdmin)
+        assert isinstance(found, getattr(salon_jobs.admin, name))
+        assert found.get_urls()
 
 
 @page("how-to/steps")

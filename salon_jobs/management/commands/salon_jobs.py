@@ -99,9 +99,8 @@ class Command(BaseCommand):
             if conf.roles is not None and chosen.needs_role:
                 check_role(conf.reader_database, conf.roles.operator if conf.operator_database else conf.roles.worker)
             # Before the database is asked: the shell passes on bytes that are no text, as lone surrogates.
-            for name, given in options.items():
-                texts: list[Any] = given if isinstance(given, list) else [given]
-                for text in texts:
+            for name, value in options.items():
+                for text in value if hasattr(value, "append") else [value]:
                     if isinstance(text, str):
                         check_text(name, text, _LONGEST, least=0)
             for note in unknown_names(options):
