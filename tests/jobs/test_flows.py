@@ -514,6 +514,26 @@ def test_key_admits_one_live_flow(process_id: int) -> None:
     assert add().is_new
 
 
+def test_retried_flow_holds_its_key_unless_taken(process_id: int, hooks: Hooks) -> None:
+    """One that is retried after a newer one took its key runs beside that."""
+
+    def add() -> Flow:
+        with flow("order", key="7") as order:
+            order.add(tasks.in_flow.call())
+        return order
+
+    hooks.system = fail
+    first = add()
+    run_due(process_id)
+    assert [result.changed for result in first.retry()] == [True]
+    assert (add().is_new, add().id) == (False, first.id)
+    run_due(process_id)
+    second = add()
+    assert second.is_new
+    assert [result.changed for result in first.retry()] == [True]
+    assert seen("SELECT count(*) FROM salon_jobs_job WHERE state = 'queued'") == [(2,)]
+
+
 def test_handler_reads_results_and_adds_members(process_id: int, hooks: Hooks) -> None:
     order, parts, last = fan_in()
     run_due(process_id)
