@@ -11,9 +11,10 @@ from django.db.models.functions import Now
 
 from salon_jobs.core.records import StoreId
 from salon_jobs.models.fields import InstantField, StoreIdField
+from salon_jobs.models.row import Row
 
 
-class FlowRecord(models.Model):
+class FlowRecord(Row):
     """One flow: jobs some of which wait for others. Written only by functions."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
@@ -41,7 +42,7 @@ class FlowRecord(models.Model):
         return f"{self.name} #{self.pk}"
 
 
-class FlowMember(models.Model):
+class FlowMember(Row):
     """One job of a flow, and how it ended. It outlives the job, since that decides others. Written by functions."""
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
@@ -72,7 +73,7 @@ class FlowMember(models.Model):
         return f"{self.task} #{self.pk}"
 
 
-class FlowEdge(models.Model):
+class FlowEdge(Row):
     """One job that a member still waits for, or that did not end as it must. Written only by functions."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)

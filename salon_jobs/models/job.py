@@ -27,6 +27,7 @@ from salon_jobs.models.fields import (
     StoreIdField,
     finite,
 )
+from salon_jobs.models.row import Row
 
 # Every enqueue evaluates this for each index: it fails after one comparison, where IN takes five times as long. The
 # planner knows that IN (failed, …) implies it.
@@ -78,7 +79,7 @@ class TextHash(models.Func):
         return models.BigIntegerField()
 
 
-class Job(models.Model):
+class Job(Row):
     """One job, due once ``queued`` and ``run_at`` has come. Without foreign keys, since the table is hot.
 
     The statements in ``salon_jobs/db/sql`` write it; the model is for reading, the admin and migrations.
@@ -298,7 +299,7 @@ def cancel_loaded_job(instance: Job, *, raw: bool, **_: object) -> None:
 pre_save.connect(cancel_loaded_job, sender=Job)
 
 
-class JobError(models.Model):
+class JobError(Row):
     """One failed attempt of a job, apart from the hot row. ``job_id`` is no foreign key: errors never delay a job."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
@@ -325,7 +326,7 @@ class JobError(models.Model):
         return f"attempt {self.attempt} of job {self.job_id}: {self.error_class}"
 
 
-class JobResult(models.Model):
+class JobResult(Row):
     """What a job returned and what its row said, kept for a time after a success that deletes the row.
 
     Written with the success itself, for jobs that keep their result. No foreign key, since the job is gone by then.
@@ -360,7 +361,7 @@ class JobResult(models.Model):
         return f"result of {self.task} #{self.job_id}"
 
 
-class JobProgress(models.Model):
+class JobProgress(Row):
     """How far one running job is, as its handler last said. Deleted when the run has ended; never read for others."""
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
@@ -382,7 +383,7 @@ class JobProgress(models.Model):
         return f"{done}: {self.text}" if self.text else done
 
 
-class JobStep(models.Model):
+class JobStep(Row):
     """One step that a job has committed, or how far one of its cursors is. Pruned once the job is gone."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
@@ -412,7 +413,7 @@ class JobStep(models.Model):
         return said % {"name": self.name, "position": f"{self.position:,}"}
 
 
-class SupersededRun(models.Model):
+class SupersededRun(Row):
     """One running job whose key a newer job took: it is not retried, even after the newer one has finished.
 
     A separate row, since an enqueue never touches a running job. A trigger on the job table writes it, the end of a run
@@ -430,7 +431,7 @@ class SupersededRun(models.Model):
         return f"superseded run of job {self.job_id}"
 
 
-class FanOutRecord(models.Model):
+class FanOutRecord(Row):
     """One fan-out and what it added; never changes. The progress of its jobs is counted on demand.
 
     Unique by task, tick and digest (of arguments and label), so that a second one for the same tick adds nothing.
@@ -463,7 +464,7 @@ class FanOutRecord(models.Model):
         return f"{self.task} #{self.pk}"
 
 
-class UniqueMark(models.Model):
+class UniqueMark(Row):
     """One enqueue with ``unique_for``: until the mark expires, the same enqueue adds nothing, even if its job is gone.
 
     Written by salon_jobs_add_jobs alone. It holds nothing of the job but its id: ``id`` is a digest of task, store, and
@@ -483,7 +484,7 @@ class UniqueMark(models.Model):
         return f"mark of job {self.job_id}"
 
 
-class FollowUp(models.Model):
+class FollowUp(Row):
     """One job that is enqueued when others have ended: what enqueueing it sets, and how many are left.
 
     Written only by functions; the row is deleted when its job is enqueued.

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.core.records import PARTITIONS, MessageStatus, StoreId
 from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, JSONTextField, StoredColumn, StoreIdField, finite
+from salon_jobs.models.row import Row
 
 _STATUSES = [(status.value, _(status.value)) for status in MessageStatus]
 WORDS = (_("pending"), _("published"), _("failed"), _("skipped"))
@@ -44,7 +45,7 @@ class PartitionOf(models.Func):
     )
 
 
-class Message(models.Model):
+class Message(Row):
     """One message, sent if and only if the transaction that wrote it commits. Only ``emit`` writes it.
 
     Before any statement inserts here, a trigger takes the gate's lock (sql/hold_gate_function.sql), on which the relay
@@ -145,7 +146,7 @@ def skip_loaded_message(instance: Message, *, raw: bool, **_: object) -> None:
 pre_save.connect(skip_loaded_message, sender=Message)
 
 
-class BlockedAggregate(models.Model):
+class BlockedAggregate(Row):
     """One aggregate whose next message could not be published: it waits for a retry, or is parked for an operator.
 
     While the row exists, the relay sends nothing of that aggregate. A message without an aggregate has a row of its own
@@ -193,7 +194,7 @@ class BlockedAggregate(models.Model):
         return f"{self.aggregate_type} {self.aggregate_id}"
 
 
-class RelayPartition(models.Model):
+class RelayPartition(Row):
     """One partition of the aggregates and the relay that owns it.
 
     ``beat`` changes while the owner lives; ``epoch`` with each change of owner, which fences writes of a former owner.
@@ -214,7 +215,7 @@ class RelayPartition(models.Model):
         return gettext("partition %(number)s") % {"number": self.partition}
 
 
-class DestinationState(models.Model):
+class DestinationState(Row):
     """One aggregate type: the tokens left of its rate, whether it is paused, and its current outage."""
 
     aggregate_type: models.CharField[str, str] = models.CharField(_("destination"), primary_key=True, max_length=255)
@@ -243,7 +244,7 @@ class DestinationState(models.Model):
         return self.aggregate_type
 
 
-class Replay(models.Model):
+class Replay(Row):
     """One replay: messages that an operator sent again under new ids, with who, why, which and how many."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(_("ID"), primary_key=True)
@@ -263,7 +264,7 @@ class Replay(models.Model):
         return said % {"count": self.messages, "user": self.requested_by}
 
 
-class InboxMessage(models.Model):
+class InboxMessage(Row):
     """One message that ``consume_queue`` received: the job it became, or why it was rejected.
 
     Unique by consumer and message id, so that duplicate deliveries become one job. ``message_id`` is text, since other

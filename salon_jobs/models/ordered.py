@@ -11,9 +11,10 @@ from django.db.models import Q
 
 from salon_jobs.core.records import StoreId
 from salon_jobs.models.fields import InstantField, StoreIdField
+from salon_jobs.models.row import Row
 
 
-class OrderedKey(models.Model):
+class OrderedKey(Row):
     """One key of ordered jobs that have not ended, and the job whose turn it is. Written only by functions."""
 
     # Digest of task, store and concurrency key.
@@ -30,7 +31,7 @@ class OrderedKey(models.Model):
         return f"the turn of #{self.job_id}"
 
 
-class OrderedJob(models.Model):
+class OrderedJob(Row):
     """One ordered job that waits for its turn: that of the lowest ID is next. Written only by functions."""
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)

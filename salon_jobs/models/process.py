@@ -14,6 +14,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, IntegerArrayField, StoreKeyPattern, finite
+from salon_jobs.models.row import Row
 
 # 2020, in milliseconds: ids stay below 2**53, which JSON keeps exactly, until 2089.
 _EPOCH_MS: Final = 1_577_836_800_000
@@ -29,7 +30,7 @@ def new_process_id() -> int:
     return (time.time_ns() // 1_000_000 - _EPOCH_MS << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS)
 
 
-class Process(models.Model):
+class Process(Row):
     """One running process. Its jobs are its own while ``heartbeat_at`` is fresh."""
 
     id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True, default=new_process_id)
@@ -54,7 +55,7 @@ class Process(models.Model):
         return f"{self.kind} {self.hostname}/{self.pid}"
 
 
-class Limit(models.Model):
+class Limit(Row):
     """One limit or pause. Workers apply it within a second; jobs they already hold still run."""
 
     class Kind(models.TextChoices):
@@ -112,7 +113,7 @@ class Limit(models.Model):
         return f"{self.kind}:{self.name}"
 
 
-class RateBucket(models.Model):
+class RateBucket(Row):
     """Bucket of one rate limit, from the first start until it is full again."""
 
     scope: models.CharField[str, str] = models.CharField(max_length=600, primary_key=True)
@@ -129,7 +130,7 @@ class RateBucket(models.Model):
         return self.scope
 
 
-class CronEntryState(models.Model):
+class CronEntryState(Row):
     """One cron entry that a scheduler has registered. Ticks before ``registered_at`` are never backfilled."""
 
     name: models.CharField[str, str] = models.CharField(max_length=255, primary_key=True)
@@ -155,7 +156,7 @@ class CronEntryState(models.Model):
         return self.name
 
 
-class CronTick(models.Model):
+class CronTick(Row):
     """One fired tick. Unique by entry and instant: the transaction that inserts it also enqueues the job."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
@@ -177,7 +178,7 @@ class CronTick(models.Model):
         return gettext("%(entry)s at %(time)s") % {"entry": self.entry, "time": f"{self.tick_at:%Y-%m-%d %H:%M}"}
 
 
-class TaskMinute(models.Model):
+class TaskMinute(Row):
     """Results of the runs of one task on one queue in one minute.
 
     Workers add to it every few seconds; the minute is that of the database's clock then. Histograms have the buckets of
@@ -213,7 +214,7 @@ class TaskMinute(models.Model):
         return f"{self.task} on {self.queue} at {self.minute:%Y-%m-%d %H:%M}"
 
 
-class QueueMinute(models.Model):
+class QueueMinute(Row):
     """Number of jobs waiting in one queue at one moment of a minute. One of all workers counts them, once a minute."""
 
     pk = models.CompositePrimaryKey("minute", "queue")

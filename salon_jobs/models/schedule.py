@@ -12,9 +12,10 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.core.records import StoreId
 from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, ReadableJSONField, StoreIdField, finite
+from salon_jobs.models.row import Row
 
 
-class Schedule(models.Model):
+class Schedule(Row):
     """One call of a task that comes back: at the instants of a cron line, or every so often.
 
     Schedulers select the rows that are due, and move ``next_at`` on in the transaction that enqueues their jobs.
@@ -76,7 +77,7 @@ class Schedule(models.Model):
         return self.key
 
 
-class ScheduleTick(models.Model):
+class ScheduleTick(Row):
     """One tick of a schedule, or one run that somebody asked for; the newest are kept.
 
     ``schedule_id`` is no foreign key: a tick never delays a change of its schedule.

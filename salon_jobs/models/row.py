@@ -1,0 +1,55 @@
+"""Base of all our tables: where their rows are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.db import models, router
+
+M = TypeVar("M", bound=models.Model)
+
+
+class Rows(models.QuerySet[M]):
+    """Rows that are read where they are written, unless ``using`` says otherwise.
+
+    A router that sends reads to a replica would not find there what was added a moment ago, nor the state of now.
+    """
+
+    # What Django's own property reads, and stubs leave out.
+    _db: str | None
+    _for_write: bool
+    _hints: dict[str, Any]
+
+    @property
+    def db(self) -> str:
+        """The alias to ask: the one given, the one a row came from, or the one that writes."""
+        source: Any = None if self._for_write else self._hints.get("instance")
+        came_from = source._state.db if isinstance(source, self.model) else None
+        return self._db or came_from or router.db_for_write(self.model, **self._hints)
+
+
+class RowManager(models.Manager[M]):
+    """Manager of ``Rows``."""
+
+    _hints: dict[str, Any]
+
+    @property
+    def db(self) -> str:
+        """The alias that its rows are read from."""
+        return self.get_queryset().db
+
+    def get_queryset(self) -> Rows[M]:
+        return Rows(model=self.model, using=self._db, hints=self._hints)
+
+
+class Row(models.Model):  # noqa: DJ008 - its models do
+    """Row of a table of salon_jobs."""
+
+    if not TYPE_CHECKING:  # the models' own Meta does not inherit from this one
+        objects = RowManager()
+
+        class Meta:
+            """Options that a model's own Meta adds to."""
+
+            abstract = True
+            base_manager_name = "objects"  # for deferred columns and refresh_from_db
