@@ -12,7 +12,7 @@ from django.core.checks import Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
-from django.db.models.signals import pre_migrate
+from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.module_loading import autodiscover_modules, import_string
 from django.utils.translation import gettext_lazy as _
 
@@ -66,6 +66,8 @@ class SalonJobsConfig(AppConfig):
             _late("access.schema_editor.install")()
         _install_eager()
         pre_migrate.connect(_late("process.preflight.require_roles"), sender=self, weak=False)
+        install = _late("access.operations.unmigrated.install_without_migrations")
+        post_migrate.connect(install, sender=self, weak=False)
         # A worker imports their tasks by name, so the backends must be loaded even if no module has imported them.
         for path in task_backends():
             import_string(path)

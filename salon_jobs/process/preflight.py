@@ -94,7 +94,13 @@ def check_schema(alias: str) -> None:
         pending = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if pending:
         names = ", ".join(f"{migration.app_label}.{migration.name}" for migration, _ in pending[:3])
-        raise SchemaMissing(f"{len(pending)} migrations are pending ({names} …); run: python manage.py migrate")
+        remedy = "run: python manage.py migrate"
+        if not executor.loader.applied_migrations:
+            remedy = (
+                "the tables were made without migrations, as by TEST = {'MIGRATE': False}: have a test that starts a"
+                " process migrate, or run its jobs by salon_jobs.testing"
+            )
+        raise SchemaMissing(f"{len(pending)} migrations are pending ({names} …); {remedy}")
 
 
 def check_settings(alias: str) -> None:
