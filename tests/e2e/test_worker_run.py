@@ -21,7 +21,7 @@ from project.salon.tasks.reservation import expire_tentative_reservations
 from salon_jobs import tenant_context
 from tests.e2e import tasks
 from tests.e2e.held import Held
-from tests.e2e.worker_process import URL, WorkerProcess, end_worker_connections, gone
+from tests.e2e.worker_process import WorkerProcess, end_worker_connections, gone
 from tests.interpreter import ROOT
 from tests.support import change, seen, store_id_sql
 from tests.waiting import eventually
@@ -102,13 +102,6 @@ def test_prefetched_jobs_are_left_to_an_idle_worker(stores: list[UUID], held: He
         assert all(record["attempt"] == 1 and record["task_name"] == "e2e-nothing" for record in released)
         held.let_go()
         busy.wait_for("job_succeeded", task_name="e2e-wait-for-file")
-
-
-def test_pool_smaller_than_the_threads_is_refused(database: None) -> None:
-    with WorkerProcess("--concurrency", "3", url=f"{URL}?pool=true") as worker:
-        assert worker.wait() == 1
-        assert "max_size to 9 or more" in worker.output
-        assert worker.logged("process_stopped", clean=False)
 
 
 def test_burst_runs_what_is_due_in_every_child(stores: list[UUID]) -> None:

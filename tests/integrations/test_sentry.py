@@ -86,7 +86,7 @@ def test_success_and_discard_are_no_event(stores: list[UUID], hooks: tasks.Hooks
 
 def test_payload_that_never_fits_is_one_event(process_id: int, sent: Sent) -> None:
     tasks.system.enqueue(note=SECRET)
-    change("""UPDATE salon_jobs_job SET payload = payload || '{"gone": 1}'""")
+    change("""UPDATE salon_jobs_job SET payload = payload || '{"note": 1}'""")
     run_due(process_id)
     [event] = sent.events
     assert raised(event) == "PayloadInvalid"

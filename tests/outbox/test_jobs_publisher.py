@@ -75,7 +75,7 @@ def test_missing_right_is_no_messages_fault() -> None:
 
 def test_task_of_another_library_is_refused(stores: list[UUID]) -> None:
     name = calls.add.module_path
-    refused = pytest.raises(MessageInvalid, match=rf"rn::jobs:::{name}: .* is not declared with salon_jobs; enqueue it")
+    refused = pytest.raises(MessageInvalid, match=rf"rn::jobs:::{name}: .* is not declared with salon_jobs: enqueue it")
     with transaction.atomic(), refused:
         emit(f"rn::jobs:::{name}", aggregate_id="a", event="asked", payload={})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from salon_jobs.process import heartbeat as heartbeats
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.loop import Outage
 from tests.settings import TEST_DATABASE
-from tests.support import change, seen
+from tests.support import change, event_fields, seen
 from tests.tenancy.probe import ask
 from tests.waiting import LIMIT_S, eventually
 
@@ -64,8 +65,8 @@ def test_lost_rows_are_inserted_again(heartbeat: Heartbeat, caplog: pytest.LogCa
     heartbeat.wake()
     eventually(lambda: len(seen(ROWS)), 2)
     assert seen(ROWS) == before
-    logged = [record for record in caplog.records if getattr(record, "event", "") == "process_registered_again"]
-    assert [record.event_fields["kind"] for record in logged] == ["supervisor", "relay"]  # type: ignore[attr-defined]
+    fields = partial(event_fields, caplog, "process_registered_again")
+    eventually(lambda: [each["kind"] for each in fields()], ["supervisor", "relay"])
 
 
 def test_lost_row_of_a_worker_stays_away(heartbeat: Heartbeat) -> None:

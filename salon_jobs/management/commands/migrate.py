@@ -14,7 +14,7 @@ from salon_jobs.access.operations.stores import require_store
 from salon_jobs.access.policies import NO_STORE
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import BootstrapMissing, ConversionMissing, NotReady
-from salon_jobs.db.connections import holds_job_tables
+from salon_jobs.db.connections import holds_job_tables, is_of_jobs
 from salon_jobs.process.preflight import require_login
 
 
@@ -35,7 +35,7 @@ class Command(MigrateCommand):
         """
         try:
             alias = options["database"]
-            if has_jobs := holds_job_tables(alias):
+            if has_jobs := is_of_jobs(alias) or holds_job_tables(alias):
                 require_login(alias)
             with require_store(alias) if has_jobs and conf.roles is None else nullcontext():
                 return super().execute(*args, **options)
