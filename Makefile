@@ -103,6 +103,7 @@ test-system-without-chaos: venv
 	@$(SYSTEM) $(SYSTEM_TESTS) $(addprefix --ignore=,$(CHAOS_TESTS))
 
 .PHONY: test-everything
+test-everything: export FLOW_GRAPHS = 12
 test-everything: venv ## all tests there are, nightly: those of CI whatever changed, chaos and the mutants
 	@$(MAKE) --keep-going test-all test-system test-image demo chaos chaos-outbox mutants
 
