@@ -168,9 +168,11 @@ def export_store(
         for page in pages(table, store_id, using=using):
             for row in page.values().iterator(chunk_size=500):
                 if not unredacted:
-                    row |= {column: redacted(row[column], conf.redact) for column in table.secret}
-                    if "task" in row and "payload" in row:
-                        row["payload"] = registry.visible(row["task"], row["payload"])
+                    for column in table.secret:
+                        if column == "payload" and "task" in row:
+                            row[column] = registry.visible(row["task"], row[column])
+                        else:
+                            row[column] = redacted(row[column], conf.redact)
                     if table.model is models.InboxMessage:
                         row["raw"] = shown_text(row["raw"])
                 # In ASCII: text written by SQL can hold lone surrogates, which a UTF-8 file cannot.

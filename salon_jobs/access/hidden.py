@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from salon_jobs.access.objects import identifier
 from salon_jobs.db.connections import plain_cursor
 from salon_jobs.db.statements import load
 
 
-def hidden_rows(connection: BaseDatabaseWrapper, name: str) -> tuple[str, str] | None:
+def hidden_rows(connection: BaseDatabaseWrapper, *names: str) -> tuple[str, str] | None:
     """Return the table and the user if its policies may hide rows from that user, whatever the store; otherwise None.
 
-    ``name`` is quoted, as in SQL. One statement, past the execution wrappers of the connection. Raises Django's errors.
+    ``names`` are that of the table and its qualifiers, which come first. One statement, past the execution wrappers of
+    the connection. Raises Django's errors.
     """
     with connection.wrap_database_errors:
         found: tuple[str, str] | None = (
-            plain_cursor(connection).execute(load("hidden_table"), {"name": name}).fetchone()
+            plain_cursor(connection).execute(load("hidden_table"), {"name": identifier(*names)}).fetchone()
         )
     return found

@@ -75,7 +75,7 @@ def _may_find_none(connection: BaseDatabaseWrapper, table: str) -> bool:
         return True
     if is_migrator or table in _open.setdefault(raw, set()):
         return False
-    if hidden_rows(connection, f'"{table}"') is None:
+    if hidden_rows(connection, table) is None:
         _open[raw].add(table)
         return False
     return True

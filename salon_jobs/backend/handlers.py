@@ -148,8 +148,7 @@ class TaskHandler:
         try:
             arguments: Any = normalize_json(_with_text({"args": args, "kwargs": kwargs}))
         except (TypeError, ValueError, RecursionError):
-            names = [*inspect.signature(self.func).parameters][1 if task.takes_context else 0 :]
-            for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
+            for name, value in [*zip(self.signature.parameters, args, strict=False), *kwargs.items()]:
                 _as_json(name, value)
             raise
         fits = not self._unknown_argument(arguments["args"], arguments["kwargs"])
@@ -236,9 +235,8 @@ class TaskHandler:
     @cached_property
     def _accepted(self) -> tuple[int | None, frozenset[str] | None]:
         """The most arguments by position, and the names of those by keyword; None for any."""
-        parameters = list(inspect.signature(self.func).parameters.values())[1 if self.task.takes_context else 0 :]
         kinds = defaultdict[Any, list[str]](list)
-        for parameter in parameters:
+        for parameter in self.signature.parameters.values():
             kinds[parameter.kind].append(parameter.name)
         either = kinds[inspect.Parameter.POSITIONAL_OR_KEYWORD]
         most = len(kinds[inspect.Parameter.POSITIONAL_ONLY]) + len(either)

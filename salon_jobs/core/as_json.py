@@ -109,7 +109,7 @@ def why_not(value: Any, error: Exception) -> str:
     """Return why a value cannot be written as JSON, with the path of the part that cannot; ``error`` met it."""
     try:
         found = next(_faults(value, "$", 0), None)
-    except Exception:
+    except Exception:  # of the value's own classes: the error that was met is told
         found = None
     return found or str(error) or type(error).__name__
 
@@ -139,7 +139,7 @@ def _faults(value: Any, path: str, depth: int) -> Iterator[str]:
     else:
         try:
             to_plain(value)
-        except Exception as error:
+        except Exception as error:  # it is what is told
             yield f"{error} - at `{path}`"
 
 

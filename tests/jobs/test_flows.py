@@ -308,14 +308,20 @@ def test_retry_of_skipped_during_uncommitted_end(process_id: int) -> None:
     assert due() == [last.id]
 
 
-def test_retry_behind_uncommitted_end(process_id: int, hooks: Hooks) -> None:
-    """The end does not see that the retried one waits for it again, so who retries looks once it is committed."""
+def first_runs_again(process_id: int, hooks: Hooks) -> tuple[Flow, Member, ClaimedJob]:
+    """Return a flow of two that have both failed, its second member, and the job of the first, retried and claimed."""
     order, [first], second = fan_in(1, "ended")
     hooks.system = fail
     run_due(process_id)
     run_due(process_id)
     control.retry_jobs(first)
     [job] = claim(process_id)
+    return order, second, job
+
+
+def test_retry_behind_uncommitted_end(process_id: int, hooks: Hooks) -> None:
+    """The end does not see that the retried one waits for it again, so who retries looks once it is committed."""
+    order, second, job = first_runs_again(process_id, hooks)
     with ThreadPoolExecutor(1) as pool:
         with ended_but_not_committed(job, process_id):
             retry = elsewhere(pool, lambda: control.retry_jobs(second))
@@ -326,12 +332,7 @@ def test_retry_behind_uncommitted_end(process_id: int, hooks: Hooks) -> None:
 
 def test_retry_while_predecessor_ends(process_id: int, hooks: Hooks) -> None:
     """Who ends waits for the retry, and then sees who waits for it again."""
-    order, [first], second = fan_in(1, "ended")
-    hooks.system = fail
-    run_due(process_id)
-    run_due(process_id)
-    control.retry_jobs(first)
-    [job] = claim(process_id)
+    order, second, job = first_runs_again(process_id, hooks)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             control.retry_jobs(second)

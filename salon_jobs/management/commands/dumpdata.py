@@ -42,8 +42,7 @@ class _RefuseHidden:
         return execute(statement, params, many, context)
 
     def _refuse(self, name: Name) -> None:
-        quoted = ".".join('"' + part.replace('"', '""') + '"' for part in name)
-        hidden = hidden_rows(self._connection, quoted)
+        hidden = hidden_rows(self._connection, *name)
         if hidden is not None:
             table, user = hidden
             raise CommandError(
