@@ -190,19 +190,14 @@ def bootstrap(
         shared = {role: state.others for role, state in before.items() if state.others is not None}
         if change_passwords is not None and others:
             change_passwords(others, {each: shared[each] for each in others if each in shared})
-        created = _ensure_database(connection, scripts, name, share_roles=share_roles)
+        created = _ensure_database(connection, scripts, name, passwords, share_roles=share_roles)
     changing = others if change_passwords is not None else []
     with connect(url, name) as connection, connection.transaction():
         _begin(connection, scripts, name, share_roles=share_roles)
         if not takes_over:
             _guard_database(connection, scripts)
         for script in scripts:
-            ((sets_password,),) = connection.execute("SELECT pg_temp.sets_password(%s)", [script.name]).fetchall()
-            _execute(connection, script.make)
-            if script.spec.variable is not None and (sets_password or script.name in changing):
-                password, role = passwords[script.spec.key].encode(), script.name.encode()
-                verifier = connection.pgconn.encrypt_password(password, role, b"scram-sha-256").decode()
-                _execute(connection, f"ALTER ROLE {identifier(script.name)} PASSWORD {literal(verifier)}")
+            _make_role(connection, script, passwords, changes_password=script.name in changing)
             _execute(connection, *script.grants)
         _execute(connection, _call("leave_roles"))
         after = _read_roles(connection, scripts, name)
@@ -308,8 +303,25 @@ def connect(url: str, database: str | None = None) -> Connection:
         raise NotReady(f"the server of BOOTSTRAP_URL cannot be used: {error}") from error
 
 
+def _make_role(
+    connection: Connection, script: RoleScript, passwords: Mapping[str, str], *, changes_password: bool = False
+) -> None:
+    """Create or fix a role, with its password in the same transaction: another bootstrap may use it from its end."""
+    ((sets_password,),) = connection.execute("SELECT pg_temp.sets_password(%s)", [script.name]).fetchall()
+    _execute(connection, script.make)
+    if script.spec.variable is not None and (sets_password or changes_password):
+        password, role = passwords[script.spec.key].encode(), script.name.encode()
+        verifier = connection.pgconn.encrypt_password(password, role, b"scram-sha-256").decode()
+        _execute(connection, f"ALTER ROLE {identifier(script.name)} PASSWORD {literal(verifier)}")
+
+
 def _ensure_database(
-    connection: Connection, scripts: Sequence[RoleScript], database: str, *, share_roles: bool
+    connection: Connection,
+    scripts: Sequence[RoleScript],
+    database: str,
+    passwords: Mapping[str, str],
+    *,
+    share_roles: bool,
 ) -> bool:
     """Create the database unless it exists, as a superuser with its owner; return whether it was created."""
     if connection.execute("SELECT FROM pg_catalog.pg_database WHERE datname = %s", [database]).fetchone() is not None:
@@ -318,7 +330,7 @@ def _ensure_database(
     if is_superuser(connection):
         with connection.transaction():
             _begin(connection, scripts, database, share_roles=share_roles)
-            _execute(connection, migrator.make)
+            _make_role(connection, migrator, passwords)
         owner = f" OWNER {identifier(migrator.name)}"
     try:
         _execute(connection, f"CREATE DATABASE {identifier(database)}{owner} ENCODING 'UTF8' TEMPLATE template0")

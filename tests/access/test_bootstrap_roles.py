@@ -6,7 +6,9 @@ import importlib.util
 import os
 import secrets
 import subprocess
+import threading
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +22,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from psycopg import sql
 
-from salon_jobs.access.bootstrap import build_scripts, is_password, render_psql
+from salon_jobs.access import bootstrap as bootstrap_module
+from salon_jobs.access.bootstrap import bootstrap, build_scripts, is_password, render_psql
 from salon_jobs.conf import Roles
 from tests.settings import url_for
 from tests.waiting import LIMIT_S
@@ -163,6 +166,26 @@ def test_shared_roles_keep_passwords_and_serve_both(server: Server) -> None:
         # Both go on without an option, and a second one with other passwords changes nothing.
         for project, password in (("first", "one"), ("second", "two"), ("second", "one")):
             server.bootstrap(project, password=password)
+
+
+def test_two_first_databases_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each makes its database before the other has the roles of its own; both set the passwords."""
+    together = threading.Barrier(2, timeout=LIMIT_S)
+    ensure = bootstrap_module._ensure_database
+
+    def ensure_together(*arguments: Any, **options: Any) -> bool:
+        created = ensure(*arguments, **options)
+        together.wait()
+        return created
+
+    monkeypatch.setattr(bootstrap_module, "_ensure_database", ensure_together)
+    passwords: dict[str, str] = dict.fromkeys(LOGINS, "one")
+    url = url_for(None, "postgres")
+    start = partial(bootstrap, url, roles=server.roles, passwords=passwords, share_roles=True)
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(start, database=server.database(project)) for project in ("first", "second")]
+        assert [each.result(LIMIT_S).created_database for each in both] == [True, True]
+    assert server.all_log_in("first", "one")
 
 
 def test_second_run_changes_nothing(server: Server) -> None:
