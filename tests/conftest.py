@@ -71,6 +71,7 @@ TABLES = (
     *("salon_jobs_destination", "salon_jobs_inbox", "salon_jobs_replay"),
     *("sale", "reservation", "customer_note", "customer", "daily_sales", "operator_invitation", "membership"),
     *("parse_task", "source_file", "store", "operator_session", "operator", "django_admin_log"),
+    *("auth_user_user_permissions", "auth_user_groups", "auth_user"),
 )
 # TRUNCATE of all of them takes 95 ms; DELETE from empty ones and new sequences take 0.5 ms. Tables that have grown are
 # truncated, so that no test reads another's dead rows.
@@ -84,12 +85,18 @@ LARGE = (
 )
 
 
-# Files that one worker runs, since they start the same broker, or change the roles of the server.
+# Files that one worker runs, since they start the same broker, or change the roles of the server or compare them.
 SHARED = {
     "tests/brokers/": "brokers",
-    **dict.fromkeys(
-        ("tests/access/test_drifts", "tests/access/test_any_drift", "tests/tenancy/test_isolation_kit"), "roles"
-    ),
+    "tests/tenancy/test_isolation_kit": "roles",
+    "tests/integrations/test_first_mistakes": "roles",
+    **{
+        f"tests/access/test_{name}": "roles"
+        for name in ("any_drift", "command", "drifts", "one_user", "start", "support")
+    },
+    **{
+        f"tests/migrations/test_{name}": "roles" for name in ("late_store", "migrations", "second", "server", "through")
+    },
 }
 KINDS = ("image", "system", "process", "database", "unit")
 # What starts processes or databases; other tests that do have the mark.
