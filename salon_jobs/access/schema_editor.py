@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any, Final
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import ProgrammingError, connections, transaction
 from django.db.backends.ddl_references import Statement
 from django.db.backends.postgresql.schema import DatabaseSchemaEditor
@@ -181,7 +182,10 @@ class IsolatedTables(DatabaseSchemaEditor):
 def install() -> None:
     """Mix ``IsolatedTables`` into the schema editors of all PostgreSQL backends. Idempotent."""
     for alias in connections:
-        backend: Any = type(connections[alias])
-        editor = backend.SchemaEditorClass
+        try:
+            backend: Any = type(connections[alias])
+        except ImproperlyConfigured:  # its driver is not installed, which who uses the alias is told
+            continue
+        editor = backend.SchemaEditorClass or object  # a default of {} has none
         if issubclass(editor, DatabaseSchemaEditor) and not issubclass(editor, IsolatedTables):
             backend.SchemaEditorClass = type("DatabaseSchemaEditor", (IsolatedTables, editor), {})

@@ -20,8 +20,10 @@ from django.db.migrations import (
 )
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ModelState, ProjectState
+from django.db.utils import ConnectionHandler
 
 from salon_jobs.access import MembershipIsolation, SameStoreForeignKey, StoreIsolation
+from salon_jobs.access.schema_editor import install
 from tests.migrations.isolated import assert_as_declared, migrating, snapshot
 from tests.migrations.operations import migrate, sql_of
 from tests.support import change, seen
@@ -66,6 +68,13 @@ TABLES: Final[tuple[Operation, ...]] = (
     ),
 )
 ISOLATED: Final = {"shelf": 1, "book": 2, "page": 2, "member": 1}
+
+
+def test_aliases_without_backend_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process starts with an empty default, and without the drivers of aliases that it does not use."""
+    aliases = ConnectionHandler({"default": {}, "legacy": {"ENGINE": "driver_that_is_not_installed"}})
+    monkeypatch.setattr("salon_jobs.access.schema_editor.connections", aliases)
+    install()
 
 
 @pytest.fixture
