@@ -136,9 +136,8 @@ class TaskHandler:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> TaskCall:
         """Return the call with these arguments. Raises PayloadInvalid if they do not fit, or are not JSON."""
-        context = (None,) if self.task.takes_context else ()
         try:
-            inspect.signature(self.func).bind(*context, *args, **kwargs)
+            self.signature.bind(*args, **kwargs)
             return self.call_of(self.task, args, kwargs)
         except (TypeError, ValueError) as error:
             raise PayloadInvalid(f"task {self.name!r}: {error}") from error
@@ -176,7 +175,7 @@ class TaskHandler:
 
     def stored(self, name: str, value: object) -> object:
         """Return one argument as a payload holds it. Raises PayloadInvalid for a name that the function has not."""
-        parameters = inspect.signature(self.func).parameters
+        parameters = self.signature.parameters
         if name not in parameters and all(each.kind is not each.VAR_KEYWORD for each in parameters.values()):
             raise PayloadInvalid(f"task {self.name!r} has no argument {name!r}; {suggest(name, parameters)}")
         return _as_json(name, value)
@@ -186,9 +185,8 @@ class TaskHandler:
         call = TaskCall.of(payload)
         if call is None:
             return payload
-        context = (None,) if self.task.takes_context else ()
         try:
-            bound = inspect.signature(self.func).bind(*context, *call.args, **call.kwargs)
+            bound = self.signature.bind(*call.args, **call.kwargs)
         except TypeError:
             return payload
         named = dict(bound.arguments)

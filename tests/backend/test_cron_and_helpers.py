@@ -17,6 +17,8 @@ from salon_jobs import cron, tenant_context
 from salon_jobs.checks import check_all
 from salon_jobs.control import run_again
 from salon_jobs.core.errors import CronInvalid, PayloadInvalid, TaskInvalid
+from salon_jobs.jobs import registry
+from salon_jobs.models import Job
 from salon_jobs.schedules.scheduler import Scheduler, run_cron_entry
 from salon_jobs.testing import assert_enqueued, drain_jobs, perform_job
 from tests.backend import calls
@@ -142,6 +144,16 @@ class TestHelpers:
         assert assert_enqueued(add, left=5, right=2, count=1)
         with pytest.raises(PayloadInvalid, match="missing a required argument: 'left'"):
             run_again(job, {"right": 5})
+
+    def test_arguments_leave_out_the_context(self) -> None:
+        """What a page offers to run again is what the task takes."""
+        describe.enqueue(note="x")
+        job = Job.objects.get(pk__in=assert_enqueued(describe, note="x"))
+        named = registry.get_declaration(job.task).payload.named(job.payload)
+        assert named == {"note": "x"}
+        assert run_again(job, named).id != job.pk
+        with pytest.raises(PayloadInvalid, match="has no argument 'context'"):
+            assert_enqueued(describe, context=None)
 
     def test_perform_job_calls_as_worker(self) -> None:
         assert perform_job(add, 1, right=2) == 3
