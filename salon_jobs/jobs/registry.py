@@ -45,7 +45,10 @@ class Payload(Protocol):
         ...
 
     def positional(self, payload: dict[str, Any], /) -> Sequence[str]:
-        """Return the names of the arguments that a payload holds by position, in ``args``; none if it has no such."""
+        """Return the names of the arguments that a payload holds by position, in ``args``; none if it has no such.
+
+        "" is the name of one that the task does not take.
+        """
         ...
 
     def decode(self, payload: str, store_id: StoreId | None, /) -> dict[str, Any]:
@@ -204,8 +207,8 @@ def find_waiting(*, using: str) -> bool:
 def visible(task: str, payload: Any) -> Any:
     """Return the payload of a task's job as people may see it: without the values of arguments that ``REDACT`` names.
 
-    Arguments of Django's tasks that were passed by position are hidden by their names in the signature; all of them if
-    this process does not know the task.
+    Arguments of Django's tasks that were passed by position are hidden by their names in the signature: those that have
+    none there, as of another release, and all of them if this process does not know the task.
     """
     held = cast("dict[str, Any]", payload if isinstance(payload, dict) and "backend" in payload else {})
     args = held.get("args")
@@ -216,7 +219,10 @@ def visible(task: str, payload: Any) -> Any:
         names = get_declaration(task).payload.positional(held)
     except UnknownTask:
         return redacted({**held, "args": [HIDDEN] * len(given)}, conf.redact)
-    visible_args = [redacted({name: value}, conf.redact)[name] for name, value in zip(names, given, strict=False)]
+    visible_args = [
+        redacted({name: value}, conf.redact)[name] if name else HIDDEN
+        for name, value in zip(names, given, strict=False)
+    ]
     return redacted({**held, "args": visible_args or given}, conf.redact)
 
 

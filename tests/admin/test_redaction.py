@@ -65,6 +65,12 @@ def test_secret_of_kept_result_is_hidden(client: Client, process_id: int) -> Non
     assert page.count(SECRET) == 1, "as a part of what it returned, which has no names"
 
 
+def test_argument_of_another_release_is_hidden() -> None:
+    """Nothing says by which name its task took it."""
+    payload = {"args": ["a@b.example", SECRET], "kwargs": {}, "backend": "default"}
+    assert registry.visible("tests.backend.calls.mail", payload)["args"] == ["a@b.example", "***"]
+
+
 @pytest.mark.parametrize("payload", [None, [], {"args": 5, "backend": "b"}, {"args": [], "kwargs": {}, "backend": "b"}])
 def test_other_payloads_are_left(payload: Any) -> None:
     assert registry.visible("tests.backend.calls.send_reset", payload) == payload
