@@ -239,8 +239,9 @@ def _retry_or_release(heads: Sequence[int], using: str) -> dict[int, str]:
     """Retry the heads; release the aggregate of any head that is gone or has ended."""
     refused = _retry(heads, using)
     still_open = Message.objects.using(using).filter(pk__in=refused, status__in=_OPEN).values_list("pk", flat=True)
-    released = set(refused) - set(still_open)
-    BlockedAggregate.objects.using(using).filter(head_id__in=released).delete()
+    rows = BlockedAggregate.objects.using(using).filter(head_id__in=set(refused) - set(still_open))
+    released = set(rows.values_list("head_id", flat=True))
+    rows.delete()
     return {head: why for head, why in refused.items() if head not in released}
 
 

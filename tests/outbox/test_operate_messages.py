@@ -24,7 +24,7 @@ from salon_jobs.control import (
     unpark,
 )
 from salon_jobs.core.errors import MessageInvalid, OptionInvalid
-from salon_jobs.outbox.control import send_skipped_messages
+from salon_jobs.outbox.control import retry_heads, send_skipped_messages
 from tests.outbox import scene
 from tests.outbox.rows import OPERATOR, ORDERS, block, blocked, statuses, wait_for_a_lock, write
 from tests.outbox.scene import answer_with, arrived, emitted, fill, ids, relaying
@@ -147,6 +147,19 @@ def test_unpark_behind_messages_that_have_ended() -> None:
     change("UPDATE salon_jobs_message SET status = 'published', sent_at = now(), ended_at = NULL WHERE id = %s", ended)
     change("DELETE FROM salon_jobs_message WHERE id = %s", pruned)
     assert [each.changed for each in unpark([(ORDERS, "1"), (ORDERS, "2")], using=OPERATOR)] == [True, True]
+    assert blocked() == []
+
+
+def test_head_that_blocks_nothing_is_not_unparked() -> None:
+    """Of rows that an operator chose, those whose aggregate continued meanwhile are not counted."""
+    gone, sent, parked = write("failed", aggregate="1"), write("published", aggregate="2"), write("skipped")
+    block(parked, "parked")
+    change("DELETE FROM salon_jobs_message WHERE id = %s", gone)
+    assert retry_heads([gone, sent, parked], using=OPERATOR) == [
+        ActionResult(gone, False, GONE),
+        ActionResult(sent, False, "it is published; only failed and waiting messages can be retried"),
+        ActionResult(parked, True),
+    ]
     assert blocked() == []
 
 
