@@ -59,7 +59,7 @@ class Outage:
                 log_event(logging.ERROR, events.STATEMENT_REFUSED, loop=self._loop, error=reason, **fields)
             else:
                 log_event(logging.WARNING, events.DATABASE_LOST, loop=self._loop, error=reason, **fields)
-            self._was_lost = not is_ours
+            self._was_lost |= not is_ours
         if not is_ours:
             connections[self._using].errors_occurred = True
             remember_connections()

@@ -88,3 +88,12 @@ def test_refused_statement_is_no_outage(caplog: pytest.LogCaptureFixture) -> Non
     assert [vars(record)["event"] for record in caplog.records] == [
         *("statement_refused", "statement_refused", "database_lost", "database_back")
     ]
+    caplog.clear()
+    now += 60
+    outage.lost(OperationalError("gone"))
+    now += 60
+    outage.lost(refused)
+    outage.over()
+    assert [vars(record)["event"] for record in caplog.records] == [
+        *("database_lost", "statement_refused", "database_back")
+    ]
