@@ -74,9 +74,6 @@ class LimitForm(ModelForm):
             if "name" in self.fields:
                 said = _("A queue, a task, or task:key for jobs that share a concurrency key")
                 self.fields["name"].help_text = said
-            self.fields["name"].help_text = gettext(
-                "A queue, a task, or task:key for jobs that share a concurrency key"
-            )
 
     def clean_rate(self) -> float | None:
         """Read the rate, with or without its unit."""

@@ -257,8 +257,8 @@ SELECT n.nspname, c.relname, k.conname,
 -- name: doctor_parts
 -- Return the parts of these tables: table, kind, name, definition as the server writes it, what is wrong with its state,
 -- whether it is a drift if nobody declared it, and the functions and operators that it calls and that neither the server
--- nor an extension made. The text of a column is three lines: type with a
--- collation that is not the type's, NOT NULL, and an identity, expression or default.
+-- nor an extension made. The text of a column is three lines: type with a collation that is not the type's, NOT NULL, and
+-- an identity, expression or default.
 -- Left out are triggers of foreign keys, unless they are disabled, and what a trigger's own function calls.
 -- Locks: none. Role: any.
 WITH parts (owner, kind, name, text, fault, is_drift, class, oid, calls) AS (
