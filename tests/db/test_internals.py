@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 from asgiref.sync import SyncToAsync, async_to_sync, sync_to_async
 from django.db import connection, transaction
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.backends.postgresql.schema import DatabaseSchemaEditor
 from django.db.models import QuerySet
 from django.dispatch import Signal
 from django.http import StreamingHttpResponse
+from django.views.decorators.cache import cache_page
 from psycopg import Connection, ServerCursor
 
 from salon_jobs.db import internals
@@ -79,6 +82,26 @@ def test_parts_of_django(database: None) -> None:
     assert list(inspect.signature(QuerySet._raw_delete).parameters) == ["self", "using"]  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownArgumentType, reportAttributeAccessIssue]
     calls, coroutines = Signal()._live_receivers(None)  # pyright: ignore
     assert (calls, coroutines) == ([], [])
+
+
+def test_schema_editor_has_the_parts_we_change() -> None:
+    editor: Any = DatabaseSchemaEditor
+    names = ["self", "model", "old_field", "new_field", "new_type", "old_collation", "new_collation"]
+    assert list(inspect.signature(editor._alter_column_type_sql).parameters) == names
+    called = inspect.getsource(BaseDatabaseSchemaEditor)
+    assert called.count("self._alter_column_type_sql(") == 2, "of the column, and of those that refer to it"
+    for name in ("sql_create_fk", "sql_create_column", "sql_update_with_default"):
+        assert f"self.{name}" in called, name
+
+
+def test_cache_decorator_refers_to_its_middleware() -> None:
+    decorator: Any = cache_page(60, cache="other")
+    assert {"middleware_class", "m_kwargs"} <= {*decorator.__code__.co_freevars}
+
+
+def test_query_sets_choose_their_alias() -> None:
+    rows: Any = Job.objects.all()
+    assert (rows._db, rows._for_write, rows._hints) == (None, False, {})
 
 
 def test_django_marks_views_and_collects_closers() -> None:
