@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.apps import apps
 from django.core.checks import CheckMessage, Error, Info, Warning
 from django.core.management import get_commands
-from django.db import connections
+from django.db import OperationalError, connections
 from django.utils.module_loading import import_string
 from psycopg import Error as PsycopgError
 from psycopg import IsolationLevel
@@ -29,7 +29,7 @@ from salon_jobs.conf.sections import PRODUCER_REMEDY, service_of
 from salon_jobs.conf.store_key import StoreKey, key_of
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, NotReady, SchemaMissing
-from salon_jobs.db.connections import POSTGRESQL_REMEDY, not_postgresql
+from salon_jobs.db.connections import POSTGRESQL_REMEDY, holds_job_tables, not_postgresql
 from salon_jobs.inbox.processor import find_tasks
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.payload import PayloadType
@@ -43,11 +43,14 @@ _SHOWN: Final = 5
 
 
 def check_database(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Compare the live database with what is declared and with the tasks' timeouts, unless migrations are pending."""
+    """Compare the live database with what is declared and with the tasks' timeouts, unless migrations are pending.
+
+    If one of the aliases leads to it, perhaps past a pooler; by ``DATABASE``, whose user and routes are declared.
+    """
     try:
         using = conf.database
-        if using not in (databases or ()) or connections[using].vendor != "postgresql":
-            return []  # E002
+        if not any(map(holds_job_tables, databases or ())):
+            return []
         check_schema(using)
         messages = list(check_server_timeouts(using))
         if conf.on_drift != "ignore" and (drifts := examine(by_alias(using), using=using, with_orphans=False).drifts):
@@ -62,7 +65,7 @@ def check_database(databases: Sequence[str] | None = None, **_: Any) -> list[Che
         return messages
     except (SchemaMissing, ConfigurationError):
         return []  # reported elsewhere
-    except (NotReady, PsycopgError) as error:
+    except (NotReady, OperationalError, PsycopgError) as error:
         return [Warning(f"the live catalogue cannot be read: {error}", id="salon_jobs.W021")]
 
 

@@ -11,6 +11,7 @@ from django.core.checks import run_checks
 from django.db import connections
 
 from salon_jobs.checks import check_database
+from tests.databases import spare_database
 from tests.interpreter import manage
 from tests.settings import TEST_DATABASE
 from tests.tenancy.web import serve_process
@@ -84,10 +85,21 @@ def test_check_reports_drifts(superuser: Superuser, settings: Any, choice: str, 
     assert message in run_checks(databases=["default"])
 
 
+def test_check_by_another_alias_of_the_database(superuser: Superuser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One past a pooler leads there as well; one to another server does not."""
+    superuser.execute(NO_FORCE)
+    monkeypatch.setitem(connections["web"].settings_dict, "HOST", "localhost")
+    assert [each.id for each in check_database(databases=["web"])] == ["salon_jobs.W020"]
+    with spare_database(copied=False) as name:
+        monkeypatch.setitem(connections["web"].settings_dict, "NAME", name)
+        assert check_database(databases=["web"]) == []
+
+
 def test_check_without_database(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     connections["default"].close()
     monkeypatch.setitem(connections["default"].settings_dict, "PORT", 1)
-    assert [each.id for each in check_database(databases=["default"])] == ["salon_jobs.W021"]
+    for alias in ("default", "web"):
+        assert [each.id for each in check_database(databases=[alias])] == ["salon_jobs.W021"]
     assert check_database() == []
 
 
