@@ -6,7 +6,7 @@ import inspect
 import json
 import logging
 import sys
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
@@ -154,7 +154,12 @@ class TaskHandler:
         return TaskCall(backend=task.backend, changes=changes_of(task, self.task), fits=fits, **arguments)
 
     def job_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> NewJob:
-        """Return the job that enqueueing these arguments adds. Raises PayloadInvalid, InvalidTask."""
+        """Return the job that enqueueing these arguments adds. Raises PayloadInvalid, InvalidTask.
+
+        Without ``args``, those that only a position can give may be named, as ``named`` does.
+        """
+        if not args:
+            args, kwargs = self._placed(kwargs)
         return self.new_job(self.task, self.bind(args, kwargs), job_key(self.task, args, kwargs))
 
     def new_job(self, task: AnyTask, call: TaskCall, key: str | None) -> NewJob:
@@ -194,6 +199,20 @@ class TaskHandler:
             if parameter.kind is parameter.VAR_KEYWORD:
                 named |= named.pop(parameter.name, {})
         return named
+
+    def _placed(self, named: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Return named arguments by position and by keyword: all by keyword, if none needs a position."""
+        parameters = self.signature.parameters
+        given = {name: named[name] for name in parameters if name in named}
+        needs_position = any(
+            parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY
+            or (parameters[name].kind is inspect.Parameter.VAR_POSITIONAL and isinstance(value, (list, tuple)))
+            for name, value in given.items()
+        )
+        if not needs_position:
+            return (), named
+        bound = inspect.BoundArguments(self.signature, OrderedDict(given))
+        return bound.args, {**bound.kwargs, **{name: named[name] for name in named.keys() - given.keys()}}
 
     def positional(self, payload: dict[str, Any]) -> Sequence[str]:
         """Return the names of the arguments in ``args``; those that ``*args`` takes share its name."""

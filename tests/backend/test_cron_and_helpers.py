@@ -145,6 +145,31 @@ class TestHelpers:
         with pytest.raises(PayloadInvalid, match="missing a required argument: 'left'"):
             run_again(job, {"right": 5})
 
+    @pytest.mark.parametrize(
+        ("args", "kwargs"),
+        [
+            ((7, "x"), {"note": "n"}),
+            ((7, "x", "y", "z"), {}),
+            ((7, "x", "y"), {"note": "n"}),
+            ((), {"user": 7, "token": "x"}),
+        ],
+    )
+    def test_named_arguments_find_their_positions(self, args: Any, kwargs: Any) -> None:
+        """What a page offers to run again calls the function as before."""
+        job = Job.objects.get(pk=calls.send_reset.enqueue(*args, **kwargs).job_id)
+        named = registry.get_declaration(job.task).payload.named(job.payload)
+        again = Job.objects.get(pk=run_again(job, named).id)
+        assert calls.send_reset.func(*again.payload["args"], **again.payload["kwargs"]) == calls.send_reset.func(
+            *args, **kwargs
+        )
+
+    def test_rest_of_arguments_is_a_list(self) -> None:
+        job = Job.objects.get(pk=echo.enqueue(1, 2, name="x").job_id)
+        handle = run_again(job, {"args": [3], "name": "y"})
+        assert Job.objects.get(pk=handle.id).payload["args"] == [3]
+        handle = run_again(job, {"args": "text"})
+        assert Job.objects.get(pk=handle.id).payload["kwargs"] == {"args": "text"}
+
     def test_arguments_leave_out_the_context(self) -> None:
         """What a page offers to run again is what the task takes."""
         describe.enqueue(note="x")
