@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -14,7 +14,7 @@ from psycopg import sql
 from salon_jobs.access.constraints import StoreIsolation
 from salon_jobs.access.hidden import hidden_rows
 from salon_jobs.access.operations.access import declarations
-from salon_jobs.access.relations import Name, relations_of
+from salon_jobs.access.relations import relations_of
 from salon_jobs.conf import is_strict
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_model
@@ -86,13 +86,11 @@ _LONGEST_KEPT: Final = 16_384
 
 
 @cache
-def _tables() -> tuple[Mapping[Name, str], re.Pattern[str]]:
-    """Return the tables of stores by name, and what finds any of them anywhere in a text."""
-    tables = [model._meta.db_table for model, access in declarations().items() if isinstance(access, StoreIsolation)]
-    # A db_table such as 'schema"."table' names its schema, too.
-    by_name = {tuple(table.split('"."')): table for table in tables}
-    anywhere = "|".join(re.escape(name[-1]) for name in by_name) or r"(?!)"  # without tables it finds nothing
-    return by_name, re.compile(anywhere, re.IGNORECASE)
+def _tables() -> tuple[set[str], re.Pattern[str]]:
+    """Return the tables of stores, and what finds the name of any of them anywhere in a text."""
+    tables = {model._meta.db_table for model, access in declarations().items() if isinstance(access, StoreIsolation)}
+    anywhere = "|".join(map(re.escape, tables)) or r"(?!)"  # without tables it finds nothing
+    return tables, re.compile(anywhere, re.IGNORECASE)
 
 
 @lru_cache(maxsize=512)  # a project's statements repeat, and most name no such table
@@ -101,11 +99,7 @@ def _table_of_stores(text: str) -> str | None:
 
     Not where it defines a function or a view; in migrations policies refuse statements without a store.
     """
-    by_name, anywhere = _tables()
+    tables, anywhere = _tables()
     if anywhere.search(text) is None:
         return None
-    for name in relations_of(text):
-        for start in range(len(name)):
-            if (table := by_name.get(name[start:])) is not None:
-                return table
-    return None
+    return next((name for *_, name in relations_of(text) if name in tables), None)
