@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -21,6 +22,20 @@ def started_in() -> str | None:
             if path.endswith(f"/{file}") and sys.path[0] == (folder := path.removesuffix(f"/{file}")):
                 return folder
     return None
+
+
+def replace_closed_streams() -> None:
+    """Open the null device in place of each standard stream that is closed, as a program started by a daemon may find.
+
+    Python then has None in its place, which nobody can write to. And the next file or socket gets its descriptor: what
+    a library writes to standard error would go to the database.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # The lowest descriptor that is free: this one, unless something was opened before.
+            null = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(null, null == descriptor)
+            setattr(sys, name, os.fdopen(null, "w" if descriptor else "r"))
 
 
 #: A terminal that is closed sends this one, perhaps twice, as the system and as its shell; None where there is none.

@@ -14,6 +14,7 @@ from salon_jobs.conf import debug
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.reader import LEVELS
 from salon_jobs.conf.sections import FORMATS
+from salon_jobs.core.program import replace_closed_streams
 from salon_jobs.core.terminal import Screen
 from salon_jobs.management.arguments import ShortParser, address, log_level
 from salon_jobs.management.output import aligned, as_command_error, plain_notes
@@ -42,6 +43,11 @@ class ServiceCommand(BaseCommand):
     alias: ClassVar[str]
     health_port: ClassVar[int]
     burst_help: ClassVar[str]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Prepare to write to the standard streams, even if they are closed."""
+        replace_closed_streams()
+        super().__init__(*args, **options)
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options that all services have."""
