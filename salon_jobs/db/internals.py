@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import traceback
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.utils import DatabaseErrorWrapper
+from django.dispatch import Signal
 from psycopg import generators
 
 if TYPE_CHECKING:
@@ -34,6 +37,9 @@ CHANGES_NOTHING: Final = ENDS_TRANSACTION | {"_set_autocommit_gen"}
 # And those of server-side cursors:
 DECLARES_CURSOR: Final = "_declare_gen"
 OF_SERVER_CURSOR: Final = frozenset({DECLARES_CURSOR, "_close_gen"})
+_REFERS_TO_ITS_ERROR: Final = frozenset(
+    {DatabaseErrorWrapper.__exit__.__code__, cast("Any", SyncToAsync).__call__.__code__}
+)
 
 
 def watch(raw: Any, watcher: Callable[..., Any]) -> None:
@@ -55,6 +61,15 @@ def cursor_of(steps: Any) -> Any:
 def attach(cursor: Any, connection: object) -> None:
     """Make a psycopg cursor use something else as its connection, which it reaches by this attribute alone."""
     cursor._conn = connection
+
+
+def connect_first(signal: Signal, receiver: Callable[..., object], uid: str) -> None:
+    """Have a function receive a signal before all that are connected now. Idempotent."""
+    signal.disconnect(dispatch_uid=uid)
+    signal.connect(receiver, dispatch_uid=uid)
+    with signal.lock:
+        signal.receivers.insert(0, signal.receivers.pop())
+        signal.sender_receivers_cache.clear()
 
 
 def is_only_block(connection: BaseDatabaseWrapper, atomic: object) -> bool:
@@ -122,6 +137,24 @@ def has_shared_thread() -> bool:
 def shared_thread() -> Executor:
     """Return what runs the calls of those tasks."""
     return SyncToAsync.single_thread_executor
+
+
+def break_cycles(error: BaseException) -> None:
+    """Clear the frames of Django and asgiref that lead back to the error, by a name of its own or a future.
+
+    Such a cycle would keep every other frame of the error, until something collects garbage.
+    """
+    met: set[int] = set()
+    errors: list[BaseException | None] = [error]
+    while errors:
+        if (each := errors.pop()) is None or id(each) in met:
+            continue
+        met.add(id(each))
+        errors += each.__cause__, each.__context__
+        for frame, _ in traceback.walk_tb(each.__traceback__):
+            if frame.f_code in _REFERS_TO_ITS_ERROR:
+                with suppress(RuntimeError):  # it still runs, in a task of its own
+                    frame.clear()
 
 
 def give_thread(executor: Executor) -> Token[ThreadSensitiveContext]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
@@ -207,6 +207,11 @@ class RunningJob:
             tick=job.tick,
         )
         return self.trace
+
+    def forget_error(self) -> None:
+        """Have this run lead no more to its error, whose frames lead to the run: all that they hold would stay."""
+        if self.trace is not None and self.trace.error is not None:
+            self.trace = replace(self.trace, error=None)  # the other is the tracer's
 
     @property
     def flow(self) -> RunningFlow:

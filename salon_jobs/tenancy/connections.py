@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from itertools import chain
 from typing import Any, Final, cast
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -30,7 +30,14 @@ from salon_jobs.core import events
 from salon_jobs.core.errors import ConfigurationError, TenantContextError
 from salon_jobs.core.events import log_event
 from salon_jobs.db.connections import in_transaction
-from salon_jobs.db.internals import CHANGES_NOTHING, ENDS_TRANSACTION, OF_SERVER_CURSOR, watch, watcher_of
+from salon_jobs.db.internals import (
+    CHANGES_NOTHING,
+    ENDS_TRANSACTION,
+    OF_SERVER_CURSOR,
+    connect_first,
+    watch,
+    watcher_of,
+)
 from salon_jobs.db.libpq import converted, exchange, last_answer, send
 from salon_jobs.db.read_only import close_if_read_only
 from salon_jobs.db.server_cursors import ServerCursors
@@ -172,6 +179,8 @@ def watch_sessions(*, keep_all: bool = False) -> None:
     _keep_all = _keep_all or keep_all
     connection_created.disconnect(dispatch_uid="salon_jobs.session_reset")
     connection_created.connect(_watch, dispatch_uid="salon_jobs.session_reset")
+    if keep_all:
+        connect_first(connection_created, _see_wrappers, "salon_jobs.wrappers")
 
 
 def watched(raw: Any) -> WatchedSession | None:
@@ -189,7 +198,14 @@ def _outlives(connection: BaseDatabaseWrapper) -> bool:
     return _keep_all or settings["CONN_MAX_AGE"] != 0 or bool(settings["OPTIONS"].get("pool"))
 
 
+def _see_wrappers(connection: BaseDatabaseWrapper, **_: object) -> None:
+    _opened.before_receivers = tuple(connection.execute_wrappers)
+
+
 def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
+    before, _opened.before_receivers = _opened.before_receivers, None
+    if before is not None and len(connection.execute_wrappers) != len(before):
+        keep_wrappers(connection, [each for each in connection.execute_wrappers if each not in before])
     raw: Any = connection.connection
     if not _is_psycopg(raw) or not _outlives(connection):
         return
@@ -306,6 +322,14 @@ class _Opened(threading.local):
     def resetting(self) -> list[BaseDatabaseWrapper]:
         return []
 
+    # The wrappers of statements that belong to a connection, not to a job; none for most.
+    @cached_property
+    def wrappers(self) -> WeakKeyDictionary[BaseDatabaseWrapper, list[Any]]:
+        return WeakKeyDictionary()
+
+    # Those of a connection that is being announced, before the receivers add theirs.
+    before_receivers: tuple[Any, ...] | None = None
+
 
 _opened = _Opened()
 
@@ -328,13 +352,30 @@ def remember_connections() -> None:
     _opened.connections.update(connections.all(initialized_only=True))
 
 
-def tidy_connections(*, after_idling: bool = False) -> bool:
+def keep_wrappers(connection: BaseDatabaseWrapper, wrappers: Iterable[Any]) -> None:
+    """Have ``tidy_connections(after_job=True)`` leave these wrappers of statements on this connection."""
+    kept = _opened.wrappers.setdefault(connection, [])
+    kept += [each for each in wrappers if each not in kept]
+
+
+def _drop_left_behind(connection: BaseDatabaseWrapper) -> None:
+    """Remove what a job did to Django's side of a connection: wrappers of statements, and a log of all queries."""
+    connection.force_debug_cursor = False
+    kept = _opened.wrappers.get(connection, ())
+    # A tenant context left open is for the caller.
+    connection.execute_wrappers[:] = [
+        each for each in connection.execute_wrappers if each in kept or isinstance(each, ActiveContext)
+    ]
+
+
+def tidy_connections(*, after_idling: bool = False, after_job: bool = False) -> bool:
     """Close this thread's connections that broke, were left in a transaction, or outlived CONN_MAX_AGE.
 
     Returns whether the thread has or had any.
 
     ``after_idling`` also requests Django's health check (CONN_HEALTH_CHECKS) before the next statement: between two
-    successive jobs it would be one more round trip to a server that has just answered.
+    successive jobs it would be one more round trip to a server that has just answered. ``after_job`` also removes what
+    the job did to Django's connections, which the next one would meet.
 
     Do not call this inside ``transaction.atomic()``: any block open here counts as left open by other code.
 
@@ -345,6 +386,9 @@ def tidy_connections(*, after_idling: bool = False) -> bool:
         remember_connections()
     found = opened_connections()
     for connection in found:
+        if after_job and (connection.execute_wrappers or connection.force_debug_cursor):
+            _drop_left_behind(connection)
+        connection.queries_log.clear()
         if connection.connection is None and not connection.in_atomic_block:
             _opened.connections.discard(connection)
             continue
@@ -356,7 +400,6 @@ def tidy_connections(*, after_idling: bool = False) -> bool:
             continue
         if connection.settings_dict["CONN_MAX_AGE"] == 0:
             connection.close_at = None
-        connection.queries_log.clear()
         if _was_hung_up(connection):
             connection.close()
         close_if_read_only(connection)

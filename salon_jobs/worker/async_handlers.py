@@ -162,7 +162,7 @@ def _call_cleanly(call: Callable[[], R]) -> R:
         return call()
     finally:
         end_copy()
-        tidy_connections()
+        tidy_connections(after_job=True)
         reset_sessions(wait=True)
 
 

@@ -13,6 +13,7 @@ from salon_jobs.core.errors import LeaseLost, ResultInvalid
 from salon_jobs.core.events import log_event
 from salon_jobs.core.outcomes import Errored, Outcome, Split, Succeeded
 from salon_jobs.core.records import ClaimedJob, JobState
+from salon_jobs.db.internals import break_cycles
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs import current
 from salon_jobs.jobs.current import RunningJob
@@ -111,6 +112,7 @@ class ChunkRun(RunningJob):
                 current.refuse_open_transaction(self.connection)
             return Succeeded(finished=True)
         except BaseException as error:  # a handler may raise anything, even SystemExit; only the chunk fails
+            break_cycles(error)
             return self.ended_by(error)
         finally:
             current.running.reset(token)

@@ -24,6 +24,7 @@ from salon_jobs.tenancy.active import ActiveContext, detach_contexts
 from salon_jobs.tenancy.connections import (
     drop_connections,
     is_in_use,
+    keep_wrappers,
     opened_connections,
     remember_connections,
     reset_sessions,
@@ -181,6 +182,8 @@ class Turns(Executor):
     def _take_turn(self) -> None:
         self.waits_since, self.has_since = None, time.monotonic()
         connection = connections[self._alias]
+        if connection.execute_wrappers:  # of no run
+            keep_wrappers(connection, connection.execute_wrappers)
         self._on_turn(connection)
         self._connection = connection
         self._make(*self._calls.get())
@@ -220,6 +223,8 @@ class Turns(Executor):
             end_copy()
             self._look()
             _answer(future, future.set_result, result)
+        # Of an error, the frames lead to this one, and the future to the error: all that they hold would stay.
+        del future, call
 
     def _look(self) -> None:
         """Keep the thread if the run needs it again."""
@@ -237,7 +242,10 @@ class Turns(Executor):
             self.is_cancelled = False
             drop_connections()
         else:
-            tidy_connections()
+            connection = connections[self._alias]
+            if connection.execute_wrappers or connection.force_debug_cursor:
+                remember_connections()
+            tidy_connections(after_job=True)
             reset_sessions(wait=True)
 
 

@@ -33,6 +33,7 @@ from salon_jobs.core.outcomes import (
     not_repeated,
 )
 from salon_jobs.core.units import in_seconds
+from salon_jobs.db.internals import break_cycles
 from salon_jobs.db.read_only import failed_read_only, refuses_writes
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs import current
@@ -123,6 +124,7 @@ def begin(running: RunningJob) -> dict[str, Any] | Outcome:
 
 def outcome_of(running: RunningJob, error: BaseException) -> Outcome:
     """Return the outcome of a run whose handler raised this error, or that met it at its end."""
+    break_cycles(error)
     match error:
         case LeaseLost():
             return Lost()

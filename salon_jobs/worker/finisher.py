@@ -307,6 +307,7 @@ class Finisher(Loop):
                     except _REFUSALS:
                         logger.exception("the end of job %s could not be written; it is given back", running.id)
                         self._jobs.forget([run.job for run in running.runs])
+                    running.forget_error()
                 first.pop()
         finally:
             self._held_up.extend(first)

@@ -218,6 +218,7 @@ class AsyncLane:
         except BaseException:  # its place would be missing from then on
             logger.exception("the end of job %s could not be written; it is given back", running.id)
             self._jobs.forget([running.job])  # a sweep gives it back
+        running.forget_error()
         self._in_flight.clear(running.slot)
         del self._runs[running.id, running.job.lease]
         self._slots.append(running.slot)
@@ -277,4 +278,7 @@ async def _on_thread(turns: Turns, function: Callable[..., R], *arguments: Any, 
     """Call a function on one of the threads, to its end, even if the task is cancelled meanwhile."""
     future: asyncio.Future[R] = turns.submit(function, *arguments, **named)
     await until_done([future])
-    return future.result()
+    try:
+        return future.result()
+    finally:
+        del future  # it refers to its error, whose frames lead to this one

@@ -28,6 +28,7 @@ from salon_jobs.jobs.leases import Leases
 from salon_jobs.tenancy.connections import (
     drop_connections,
     finish_resets,
+    keep_wrappers,
     remember_connections,
     reset_sessions,
     tidy_connections,
@@ -196,7 +197,10 @@ class Runner:
         task = registry.get_declaration(job.task)
         if task.chunk is not None:
             gather(task, jobs, self._jobs, self._chunks, using=self._leases.using)
-        connection = self._connection = self._connection or self._leases.connection
+        if (connection := self._connection) is None:
+            connection = self._connection = self._leases.connection
+            if connection.execute_wrappers:  # of no job
+                keep_wrappers(connection, connection.execute_wrappers)
         if task.chunk is not None:
             return ChunkRun.of(jobs, task, self._leases, connection, resets_session=True)
         return RunningJob(job, task, self._leases, connection, resets_session=True)
@@ -207,7 +211,11 @@ class Runner:
             outcome = self._execute(running)
             end_copy()  # of a callback after the commit, or of a receiver
             self._free_thread(running, outcome)
-            self._finisher.end(running, outcome)
+            try:
+                self._finisher.end(running, outcome)
+            finally:
+                del outcome  # as in _execute
+        running.forget_error()
 
     def _execute(self, running: RunningJob) -> Outcome:
         """Call the handler; whatever interrupts it, or our own code around it, decides the outcome."""
@@ -223,7 +231,12 @@ class Runner:
                     self._running = None
                     if running.interrupted_by is not None:
                         _raise_in(self._thread, None)
-                return outcome
+                try:
+                    return outcome
+                finally:
+                    # The frame of a handler that raised leads to this one, and the outcome to that frame: a cycle would
+                    # keep all that the handler held.
+                    del outcome
             except Interrupted as error:
                 # It hit code around the handler. The fence shows whether the handler's transaction had committed.
                 outcome = outcome or (ended_by(running, error) if chunk is None else chunk.ended_by(error))
@@ -240,9 +253,10 @@ class Runner:
         if running.times_out_at is not None or running.cancel_at is not None:
             self._deadlines.forget(running)
         if running.interrupted_by is None:
-            if not isinstance(outcome, Succeeded):
+            connection = running.connection
+            if not isinstance(outcome, Succeeded) or connection.execute_wrappers or connection.force_debug_cursor:
                 remember_connections()
-            if tidy_connections():
+            if tidy_connections(after_job=True):
                 self._resets = True
                 reset_sessions()
                 # It may have been replaced. Looking it up takes longer than a small job, so only then.

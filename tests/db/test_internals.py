@@ -149,3 +149,20 @@ def test_loop_takes_future_from_executor() -> None:
         return await asyncio.get_running_loop().run_in_executor(Immediate(1), str)
 
     assert asyncio.run(answer()) == "ours"
+
+
+def test_receiver_connected_first() -> None:
+    signal, called = Signal(), list[str]()
+
+    def first(**_: object) -> None:
+        called.append("first")
+
+    def second(**_: object) -> None:
+        called.append("second")
+
+    signal.connect(second)
+    signal.send(None)
+    for _ in range(2):
+        internals.connect_first(signal, first, "first")
+        signal.send(None)
+    assert called == ["second", "first", "second", "first", "second"]

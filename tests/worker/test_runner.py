@@ -9,7 +9,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
+from django.db.backends.signals import connection_created
 
 from project.salon.models import Customer
 from salon_jobs import tenant_context
@@ -18,7 +20,7 @@ from salon_jobs.jobs.limits import Limits
 from salon_jobs.worker.executor import execute
 from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks
-from tests.support import change, run, running_job, seen
+from tests.support import change, connected, run, running_job, seen
 from tests.waiting import eventually
 from tests.worker.effects import write
 from tests.worker.work import Work, rows
@@ -151,3 +153,59 @@ def test_outage_while_payload_is_read(work: Work) -> None:
     change("SELECT pg_terminate_backend(%s, 10000)", connection.connection.info.backend_pid)
     assert isinstance(execute(running), Released)
     connection.close()
+
+
+def wrapper(execute: Any, *arguments: Any) -> Any:
+    return execute(*arguments)
+
+
+def permanent(execute: Any, *arguments: Any) -> Any:
+    return execute(*arguments)
+
+
+def wrap_for_good(connection: Any, **_: object) -> None:
+    if permanent not in connection.execute_wrappers:
+        connection.execute_wrappers.append(permanent)
+
+
+@pytest.mark.parametrize("then", ["nothing", "query", "close"])
+@pytest.mark.parametrize("declared", [tasks.system, tasks.in_store, tasks.outside])
+def test_wrappers_and_query_log_left(work: Work, declared: Any, then: str) -> None:
+    """A wrapper that the project puts on each new connection stays."""
+    found: list[tuple[bool, int, int]] = []
+
+    def leave(**_: object) -> None:
+        shown = connection.execute_wrappers
+        found.append((connection.force_debug_cursor, shown.count(wrapper), len(connection.queries)))
+        connection.execute_wrappers.append(wrapper)
+        connection.force_debug_cursor = True
+        if then != "nothing":
+            connection.cursor().execute("SELECT 1")
+            assert connection.execute_wrappers.count(permanent) == 1
+        if then == "close" and not connection.in_atomic_block:
+            connection.close()
+
+    for _ in range(3):
+        work.add(leave, declared)
+    with connected(connection_created, wrap_for_good), work.on_thread():
+        pass
+    assert found == [(False, 0, 0)] * 3
+
+
+@pytest.mark.parametrize("queries", [False, True])
+def test_coroutines_leave_no_wrappers(work: Work, queries: bool) -> None:
+    found: list[tuple[bool, int]] = []
+
+    def leave() -> None:
+        found.append((connection.force_debug_cursor, connection.execute_wrappers.count(wrapper)))
+        connection.execute_wrappers.append(wrapper)
+        connection.force_debug_cursor = True
+        if queries:
+            connection.cursor().execute("SELECT 1")
+
+    async def handler(**_: object) -> None:
+        await sync_to_async(leave)()
+
+    with work.in_lane(handler, count=3):
+        pass
+    assert found == [(False, 0)] * 3
