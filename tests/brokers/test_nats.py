@@ -30,7 +30,7 @@ from salon_jobs.core.errors import MessageInvalid, NotReady
 from tests.brokers.messages import HELD, draft, ids, largest, make, publish, results
 from tests.servers.nats import NatsBroker
 from tests.servers.registry import on
-from tests.support import freeze
+from tests.support import event_fields, freeze
 from tests.waiting import LIMIT_S, eventually
 
 pytestmark = on("nats")
@@ -617,6 +617,21 @@ def test_unusable_stream_holds_up_no_other(broker: NatsBroker, name: str) -> Non
         assert receive_notes(source) == ["1"]
         with pytest.raises(NotReady, match=r"NATS\.BAD_CONSUMER.*make one with explicit"):
             source.receive(1, wait=SHORT, visibility=LONG)
+
+
+def test_unusable_stream_is_told_while_another_delivers(
+    broker: NatsBroker, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once a minute."""
+    for part in ("a", "b"):
+        broker.stream(f"{name}-{part}", [f"{name}.{part}"])
+    make_consumer(broker, f"{name}-a", ack_policy="none")
+    put(broker, f"{name}.b", "1", "2", "3")
+    with closing(broker.source(f"rn::nats:::{name}", consumer="till")) as source:
+        assert [note for _ in range(3) for note in receive_notes(source, limit=1)] == ["1", "2", "3"]
+    [told] = event_fields(caplog, "source_lost")
+    assert told["consumer"] == "till"
+    assert f"consumer 'till' of stream '{name}-a': its ack policy is 'none'" in told["error"]
 
 
 def test_source_without_a_stream_or_a_server(

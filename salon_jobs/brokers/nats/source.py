@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,9 +18,10 @@ from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, api,
 from salon_jobs.brokers.nats.publisher import Fault, aggregate_of, percent_encoded, read_names
 from salon_jobs.brokers.nats.settings import settings
 from salon_jobs.brokers.source import REMEMBERED, Delivery, Source, read_delivery
-from salon_jobs.core import destinations
+from salon_jobs.core import destinations, events
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
+from salon_jobs.core.events import log_event
 
 T = TypeVar("T")
 _LEAST_WAIT_S: Final = 0.05
@@ -119,6 +121,7 @@ class NatsSource(Source):
         self._bound: dict[str, _Bound] = {}
         # Streams in which the consumer was there.
         self._seen: set[str] = set()
+        self._tell_at = float("-inf")
 
     @property
     def largest_bytes(self) -> int:
@@ -153,7 +156,10 @@ class NatsSource(Source):
             raise NotReady(f"{self.destination}: {describe(error)}") from error
 
     async def _receive(self, limit: int, wait_s: float, visibility: timedelta) -> list[Delivery]:
-        """Ask one stream after the other; those that fail hold up no other, unless all are empty."""
+        """Ask one stream after the other; those that fail hold up no other, unless all are empty.
+
+        While others are not, a failure is logged once a minute.
+        """
         client = await self._connection.client()
         if client is not self._client:
             self._client, self._bound, self._find_at = client, {}, float("-inf")
@@ -178,10 +184,18 @@ class NatsSource(Source):
                 else:
                     if deliveries:
                         self._streams = [*(one for one in streams if one != stream), stream]
+                        self._tell(failed)
                         return deliveries
         for failure in failed.values():
             raise failure
         return []
+
+    def _tell(self, failed: Mapping[str, Exception]) -> None:
+        if failed and time.monotonic() >= self._tell_at:
+            self._tell_at = time.monotonic() + _FIND_EVERY_S
+            for error in failed.values():
+                told = describe(error)
+                log_event(logging.WARNING, events.SOURCE_LOST, consumer=self.consumer, code=NotReady.code, error=told)
 
     async def _receive_from(
         self, stream: str, client: Any, limit: int, wait_s: float, visibility: timedelta
