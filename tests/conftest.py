@@ -38,8 +38,9 @@ hypothesis.settings.register_profile("full", max_examples=75, deadline=None, pri
 hypothesis.settings.register_profile("hard", max_examples=2000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("quick")
 
-# A shell has what it starts in the background ignore Ctrl-C, and so all that the tests start, which they interrupt.
+# A shell has what it starts in the background ignore Ctrl-C, nohup a closed terminal, and so all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 __all__ = ["bootstrapped", "empty_url", "fresh", "manage", "owned"]  # fixtures, and names that tests import from here
 

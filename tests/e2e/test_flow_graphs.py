@@ -120,14 +120,19 @@ class Graph:
         for begun, number in begins:
             for earlier in self.spec.members[number].after:
                 for first, end in self.runs_of(earlier, begins, ends):
-                    assert not first <= begun < end or self.was_released(number, first, begun), (number, earlier)
+                    assert not first <= begun < end or self.was_released(number, first, begun), (
+                        f"{number} began at {begun}, while {earlier} was to run or ran from {first} to {end}"
+                    )
 
     def runs_of(self, number: int, begins: list[tuple[int, int]], ends: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return from when to when a member was about to run or ran: from its retry, or else from its first line."""
+        """Return from when to when a member was about to run or ran: from its retry, or else from its first line.
+
+        A run can end before we know that the retry that it is due to is done.
+        """
         runs: list[tuple[int, int]] = []
         since = 0
         for end in sorted(at for at, each in ends if each == number):
-            retried = [each.done for each in self.retries if number in each.retried and since <= each.done < end]
+            retried = [each.done for each in self.retries if number in each.retried and since <= each.began < end]
             begun = [at for at, each in begins if each == number and since <= at < end]
             runs.append((min(retried + begun), end))
             since = end

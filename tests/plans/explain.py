@@ -11,7 +11,7 @@ from django.db import connections
 from django.test import Client, override_settings
 
 from salon_jobs.db import statements
-from tests.support import plan_nodes
+from tests.support import change, plan_nodes
 
 Node = dict[str, Any]
 JOBS = "/admin/salon_jobs/job/"
@@ -31,10 +31,11 @@ class AdminRouter:
 def signed_in(name: str = "planner") -> Iterator[Client]:
     """Return a client signed in to the admin as a superuser of that name."""
     with override_settings(DATABASE_ROUTERS=[AdminRouter()]):
-        user, _ = User.objects.get_or_create(username=name, is_superuser=True, is_staff=True)
+        user = User.objects.create(username=name, is_superuser=True, is_staff=True)
         client = Client()
         client.force_login(user)
         yield client
+        change("TRUNCATE auth_user CASCADE")
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def one_store(crowded: None) -> Iterator[Client]:
     change("INSERT INTO store (id, name) VALUES (%s, 'Salon')", STORE)
     with override_settings(DATABASE_ROUTERS=[WebRouter()], SALON_JOBS=as_web):
         yield staff(store_id_of(1))
-    change("TRUNCATE store, membership CASCADE")
+    change("TRUNCATE store, membership, auth_user CASCADE")
 
 
 def queries(client: Client, url: str, alias: str = "operator") -> list[str]:
