@@ -206,6 +206,7 @@ def _forget_connections() -> None:
 @pytest.fixture
 def database(migrated: None) -> Iterator[None]:
     """Provide the empty, migrated database; ``default`` is the worker role, ``owner`` sees everything."""
+    connections["owner"].ensure_connection()  # afterwards, a test's wrong settings may still apply
     yield
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block or connection.needs_rollback:
