@@ -84,6 +84,16 @@ class AccessConstraint(_Constraint):
     def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess | None:
         """Return what is declared for the model's table; None with one database user (``roles`` None)."""
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The model's fields that say whose rows they are."""
+        return ()
+
+    def declares(self, model: type[Model], *, using: str) -> TableAccess | None:
+        """Return what it declares of the table that it is about, if ``model`` has it in its Meta."""
+        protected, constraint = self.protects(model)
+        return constraint.access(protected, conf.roles, using=using)
+
     def constraint_sql(self, model: Any, schema_editor: Any) -> Any:
         """Leave CREATE TABLE unchanged; the table's access is set up at the end of the migration."""
         self._at_the_end(model, schema_editor)
@@ -105,18 +115,21 @@ class AccessConstraint(_Constraint):
 
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
         """Return the SQL that disables row-level security and restores the default privileges."""
-        table = self.protects(model)[0]._meta.db_table
         # The end of the migration would restore it for a table created in the same, such as squashed, migration.
+        self.forget_deferred(model, schema_editor)
+        return self._statement(model, schema_editor, removes=True)
+
+    def forget_deferred(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> None:
+        """Leave out what was to be set up at the end of the migration for the table."""
+        table = self.protects(model)[0]._meta.db_table
         deferred: list[Any] = schema_editor.deferred_sql
         deferred[:] = [each for each in deferred if (sql := _access_of(each)) is None or sql.table != table]
-        return self._statement(model, schema_editor, removes=True)
 
     def _statement(
         self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor, *, removes: bool = False
     ) -> Statement:
-        protected, constraint = self.protects(model)
         roles = conf.roles
-        access = constraint.access(protected, roles, using=schema_editor.connection.alias)
+        access = self.declares(model, using=schema_editor.connection.alias)
         if access is None:  # Django runs whatever is returned here, perhaps at the end
             return Statement("SELECT")
         if roles is not None and roles.extra_owners:
@@ -172,6 +185,10 @@ class StoreIsolation(AccessConstraint):
                 f"constraint {name!r}: name the field that holds the store, or with through= the foreign key to a model"
                 " that has it"
             )
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.field, *self.through)))
 
     def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess:
         field: Any = model._meta.get_field(self.field) if self.field else None
@@ -241,6 +258,10 @@ class ManyToManyIsolation(AccessConstraint):
         isolation = StoreIsolation(through=sides, name=self.name, web=self.web, worker=self.worker)
         return field.remote_field.through, isolation
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return (self.field,)
+
     def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess | None:
         protected, isolation = self.protects(model)
         return isolation.access(protected, roles, using=using)
@@ -261,6 +282,10 @@ class MembershipIsolation(StoreIsolation):
     ) -> None:
         super().__init__(field=field, name=name, web=web, worker=worker, **messages)
         self.user_field = user_field
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return (*super().fields, self.user_field)
 
     def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess:
         access = super().access(model, roles, using=using)

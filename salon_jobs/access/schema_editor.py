@@ -16,14 +16,15 @@ from django.db.backends.ddl_references import Statement
 from django.db.backends.postgresql.schema import DatabaseSchemaEditor
 from django.db.models import Model
 
-from salon_jobs.access.constraints import row_by_row, row_security_of
+from salon_jobs.access.constraints import AccessConstraint, DatabaseForeignKey, row_by_row, row_security_of
 from salon_jobs.access.objects import PUBLIC, Policy, identifier, literal
 from salon_jobs.access.policies import MEMBERSHIP_POLICY, user_condition
 
 _UNFORCED: Final = (
     "ALTER TABLE %(table)s NO FORCE ROW LEVEL SECURITY; {}; ALTER TABLE %(table)s FORCE ROW LEVEL SECURITY"
 )
-# Other keys than Django's, which it drops itself: PostgreSQL would make them again, and check them by its query.
+# Other keys than Django's, which it drops itself: PostgreSQL would make them again, and check them by its query, and
+# refuse those whose other column follows only later.
 _KEYS: Final = """
 SELECT c.conrelid::regclass::text, c.conname, pg_get_constraintdef(c.oid),
        CASE WHEN c.conrelid = c.confrelid THEN (SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
@@ -31,7 +32,12 @@ SELECT c.conrelid::regclass::text, c.conname, pg_get_constraintdef(c.oid),
   FROM pg_constraint c JOIN pg_attribute a ON (a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey))
                                            OR (a.attrelid = c.confrelid AND a.attnum = ANY (c.confkey))
  WHERE c.contype = 'f' AND c.conparentid = 0 AND a.attrelid = to_regclass(%s) AND a.attname = %s
-   AND (row_security_active(c.conrelid) OR row_security_active(c.confrelid)) ORDER BY 1, 2
+   AND (row_security_active(c.conrelid) OR row_security_active(c.confrelid) OR c.conname = ANY (%s)) ORDER BY 1, 2
+"""
+_REFERS_ELSEWHERE: Final = """
+SELECT FROM pg_constraint c WHERE conrelid = to_regclass(%s) AND conname = %s AND (confrelid <> to_regclass(%s)
+   OR %s <> ARRAY(SELECT a.attname::text FROM unnest(c.confkey) WITH ORDINALITY AS n (number, position)
+                    JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = n.number ORDER BY n.position))
 """
 _HIDES_ROWS: Final = "SELECT row_security_active(oid) FROM pg_class WHERE oid = to_regclass(%s)"
 _COMMANDS: Final[dict[str, Any]] = {"*": "ALL", "r": "SELECT", "a": "INSERT", "w": "UPDATE", "d": "DELETE"}
@@ -55,6 +61,8 @@ class IsolatedTables(DatabaseSchemaEditor):
         super().__init__(*arguments, **options)
         # What a field's alteration has dropped, by kind, table and name, with what makes it again.
         self._dropped: dict[tuple[str, str, str], list[str]] = {}
+        # Names of keys that models declare, among those of which Django has asked.
+        self._declared_keys: set[str] = set()
         self._alteration = ExitStack()
 
     def execute(self, sql: Any, params: Any = ()) -> None:
@@ -102,6 +110,8 @@ class IsolatedTables(DatabaseSchemaEditor):
                 self._dropped = {}
                 super().alter_field(model, old_field, new_field, strict)
                 self._restore()
+                if old_field.name == new_field.name:
+                    self._follow(model, new_field.model, new_field.name)
         finally:
             self.sql_update_with_default = own
             self._dropped, self._alteration = outer
@@ -135,7 +145,7 @@ class IsolatedTables(DatabaseSchemaEditor):
 
     def _drop_keys(self, table: str, column: str) -> None:
         """Drop the foreign keys from or to the column between tables that hide rows."""
-        for of, name, definition, keys in self._rows(_KEYS, table, column):
+        for of, name, definition, keys in self._rows(_KEYS, table, column, [*self._declared_keys]):
             alter = f"ALTER TABLE {of} %s CONSTRAINT {identifier(name)}"
             add = row_by_row(f"{alter % 'ADD'} {definition}".replace("%", "%%"), keys=keys.replace("%", "%%"))
             values = {"table": of, "row_security": row_security_of(self.connection)}
@@ -168,7 +178,35 @@ class IsolatedTables(DatabaseSchemaEditor):
                 )
                 raise
 
-    def _rows(self, query: str, *parameters: str) -> list[Any]:
+    def _follow(self, model: type[Model], new_model: type[Model], name: str) -> None:
+        """Make what the model declares of the field anew where it says something else by now: another target, NULL."""
+        before = {each.name: each for each in model._meta.constraints}
+        for declared in new_model._meta.constraints:
+            if before.get(declared.name) != declared:  # another operation changes it
+                continue
+            if isinstance(declared, AccessConstraint) and name in declared.fields:
+                was, now = (declared.declares(each, using=self.connection.alias) for each in (model, new_model))
+                if was != now:
+                    declared.forget_deferred(model, self)
+                    self.execute(declared.create_sql(new_model, self), None)
+            elif isinstance(declared, DatabaseForeignKey) and declared.field == name:
+                _, to, columns = declared.reference(new_model)
+                table = self.quote_name(new_model._meta.db_table)
+                if self._rows(_REFERS_ELSEWHERE, table, declared.name, self.quote_name(to._meta.db_table), columns):
+                    self.execute(declared.remove_sql(model, self), None)
+                    self.execute(declared.create_sql(new_model, self), None)
+
+    def _constraint_names(self, model: type[Model], *arguments: Any, **options: Any) -> list[str]:
+        """Find no key that the model declares when Django looks for its own: it would not make that again."""
+        django: Any = super()  # whose types leave it out
+        names: list[str] = django._constraint_names(model, *arguments, **options)
+        if not options.get("foreign_key"):
+            return names
+        declared = {each.name for each in model._meta.constraints if isinstance(each, DatabaseForeignKey)}
+        self._declared_keys |= declared.intersection(names)
+        return [name for name in names if name not in declared]
+
+    def _rows(self, query: str, *parameters: Any) -> list[Any]:
         with self.connection.cursor() as cursor:
             cursor.execute(query, parameters)
             rows: list[Any] = cursor.fetchall()

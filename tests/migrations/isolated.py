@@ -12,7 +12,7 @@ from django.db.migrations.state import ProjectState
 from django.test import override_settings
 
 from salon_jobs import tenant_context
-from salon_jobs.access.constraints import AccessConstraint
+from salon_jobs.access.constraints import AccessConstraint, DatabaseForeignKey
 from salon_jobs.access.operations.stores import require_store
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import StoreId
@@ -28,6 +28,10 @@ SELECT c.relname, c.relrowsecurity, c.relforcerowsecurity, ARRAY(
 _CONSTRAINTS: Final = """
 SELECT pg_get_constraintdef(oid), convalidated FROM pg_constraint
  WHERE conrelid = to_regclass(quote_ident(%s)) AND contype <> 'n' ORDER BY 1
+"""
+_KEY: Final = """
+SELECT pg_get_constraintdef(oid) LIKE %s || '%%' FROM pg_constraint
+ WHERE conrelid = to_regclass(quote_ident(%s)) AND conname = %s
 """
 _INDEXES: Final = """
 SELECT regexp_replace(pg_get_indexdef(indexrelid), 'INDEX \\S+ ON', 'INDEX ON') FROM pg_index
@@ -72,6 +76,10 @@ def assert_as_declared(state: ProjectState) -> None:
         table = model._meta.db_table
         assert all(valid for _, valid in seen(_CONSTRAINTS, table)), f"{table} has keys that were not checked"
         for declared in model._meta.constraints:
+            if isinstance(declared, DatabaseForeignKey):
+                columns, to, to_columns = declared.reference(model)
+                text = f"FOREIGN KEY ({', '.join(columns)}) REFERENCES {to._meta.db_table}({', '.join(to_columns)})"
+                assert seen(_KEY, text, table, declared.name) == [(True,)], f"{table} has no key {declared.name}"
             if not isinstance(declared, AccessConstraint) or table == "store":
                 continue
             protected, constraint = declared.protects(model)

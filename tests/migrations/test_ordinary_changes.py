@@ -22,7 +22,13 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ModelState, ProjectState
 from django.db.utils import ConnectionHandler
 
-from salon_jobs.access import MembershipIsolation, SameStoreForeignKey, StoreIsolation
+from salon_jobs.access import (
+    DatabaseForeignKey,
+    ManyToManyIsolation,
+    MembershipIsolation,
+    SameStoreForeignKey,
+    StoreIsolation,
+)
 from salon_jobs.access.schema_editor import install
 from tests.migrations.isolated import assert_as_declared, migrating, snapshot
 from tests.migrations.operations import migrate, sql_of
@@ -53,9 +59,11 @@ TABLES: Final[tuple[Operation, ...]] = (
     model(
         "Book",
         StoreIsolation(field="store", name="book_isolation"),
+        DatabaseForeignKey(field="buyer", on_delete="SET NULL", name="book_buyer"),
         store=key("Store"),
         shelf=key("Shelf"),
         keeper=key("Person", null=True),
+        buyer=key("Person", null=True, db_constraint=False, related_name="+"),
         size=models.IntegerField(null=True),
         code=models.CharField(max_length=20, unique=True),
     ),
@@ -65,6 +73,25 @@ TABLES: Final[tuple[Operation, ...]] = (
         MembershipIsolation(field="store", user_field="person", name="member_isolation"),
         store=key("Store"),
         person=key("Person"),
+    ),
+    model("Volume", StoreIsolation(field="store", name="volume_isolation"), store=key("Store")),
+    model(
+        "Quote",
+        StoreIsolation(field="store", through="book", name="quote_isolation"),
+        store=key("Store"),
+        book=key("Book"),
+    ),
+    model(
+        "Box",
+        StoreIsolation(field="store", name="box_isolation"),
+        ManyToManyIsolation(field="books", name="box_books_isolation"),
+        store=key("Store"),
+        books=models.ManyToManyField("salon.Book", related_name="+"),
+    ),
+    model(
+        "Notice",
+        DatabaseForeignKey(field="person", on_delete="CASCADE", name="notice_person"),
+        person=key("Person", db_constraint=False),
     ),
 )
 ISOLATED: Final = {"shelf": 1, "book": 2, "page": 2, "member": 1}
@@ -90,11 +117,14 @@ def library(stores: list[Any]) -> ProjectState:
     for number, each in enumerate(stores, start=1):
         change("INSERT INTO person (name) VALUES ('p')")
         change("INSERT INTO shelf (store_id, above_id) VALUES (%s, %s)", each, number)
+        change("INSERT INTO notice (person_id) VALUES (%s)", number)
         change("INSERT INTO member (store_id, person_id) VALUES (%s, %s)", each, number)
         for book in (2 * number - 1, 2 * number):
-            put = "INSERT INTO book (store_id, shelf_id, keeper_id, size, code) VALUES (%s, %s, %s, %s, %s)"
+            put = (
+                "INSERT INTO book (store_id, shelf_id, keeper_id, buyer_id, size, code) VALUES (%s, %s, %s, %s, %s, %s)"
+            )
             has = number if book % 2 else None
-            change(put, each, number, has, has, f"c{book}")
+            change(put, each, number, has, has, has, f"c{book}")
             change("INSERT INTO page (book_id, keeper_id) VALUES (%s, %s)", book, number)
     return state
 
@@ -126,14 +156,21 @@ CASES: Final[dict[str, list[Operation]]] = {
     "new key to itself with a default": [AddField("book", "other", key("Book", default=2, related_name="+"))],
     "new key that may be NULL": [AddField("book", "other", key("Shelf", null=True, related_name="+"))],
     "another target": [AlterField("book", "keeper", key("Shelf", null=True, related_name="+"))],
+    "another target of a declared key": [
+        AlterField("book", "buyer", key("Notice", null=True, db_constraint=False, related_name="+"))
+    ],
+    "another parent": [AlterField("page", "book", key("Volume", db_constraint=False))],
+    "parent beside a store may be NULL": [AlterField("quote", "book", key("Book", null=True))],
+    "another side of many to many": [AlterField("box", "books", models.ManyToManyField("salon.Volume"))],
     "remove a key": [RemoveField("book", "keeper")],
     "rename a parent": [RenameModel("Shelf", "Rack")],
     "rename a shared model": [RenameModel("Person", "Human")],
-    "rename an isolated model": [RenameModel("Book", "Volume")],
-    "another table": [AlterModelTable("book", "volume")],
+    "rename an isolated model": [RenameModel("Book", "Tome")],
+    "another table": [AlterModelTable("book", "tome")],
     "bigger key of a parent": [AlterField("shelf", "id", BIG)],
     "bigger key that policies read": [AlterField("book", "id", BIG)],
     "bigger key of the user": [AlterField("person", "id", BIG)],
+    "key of the user becomes text": [AlterField("person", "id", models.CharField(max_length=20, primary_key=True))],
     "bigger number": [AlterField("book", "size", models.BigIntegerField(null=True))],
     "longer text": [AlterField("book", "code", models.TextField(unique=True))],
     "comment on what policies read": [AlterField("page", "book", key("Book", db_comment="parent"))],
