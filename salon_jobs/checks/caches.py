@@ -98,7 +98,8 @@ def _aliases(view: Any) -> set[str]:
     """Return the caches in which a view caches its pages, whichever way ``cache_page`` decorates it."""
     found = _in_closures(view, _DEEPEST)
     kind = getattr(view, "view_class", getattr(view, "cls", None))
-    for name in _METHODS if kind is not None else ():
+    actions: dict[str, str] = getattr(view, "actions", None) or {}  # of a viewset, which names its own methods
+    for name in (*_METHODS, *actions.values()) if kind is not None else ():
         found |= _in_closures(getattr(kind, name, None), _DEEPEST)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from salon_jobs.tenancy.active import current_store_id
 
@@ -15,4 +16,5 @@ def store_key(key: object, key_prefix: object, version: object) -> str:
     transaction and makes no query.
     """
     store: Any = current_store_id()
-    return f"{key_prefix}:{version}:{'' if store is None else store}:{key}"
+    # A store whose key is a text may have a colon in it, and would share keys with another; or what Memcached refuses.
+    return f"{key_prefix}:{version}:{'' if store is None else quote(str(store), safe='')}:{key}"

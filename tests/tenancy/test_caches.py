@@ -19,10 +19,12 @@ from rest_framework.authentication import SessionAuthentication
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.viewsets import ViewSet
 
 from project.salon.models import Customer
 from salon_jobs.checks.caches import KEY_FUNCTION, check_caches
 from salon_jobs.integrations.rest_framework import TenantAPIView
+from salon_jobs.tenancy.caches import store_key
 from salon_jobs.tenancy.request import without_store
 from tests.settings import MIDDLEWARE
 from tests.tenancy.web import canaries, configured, look, member_of, signed_in
@@ -69,6 +71,15 @@ class CachedApiMethod(Api):
         return super().get(request)
 
 
+class CachedAction(TenantAPIView, ViewSet):
+    authentication_classes: ClassVar = [SessionAuthentication]
+    permission_classes: ClassVar = [IsAuthenticated]
+
+    @method_decorator(cache_page(60))
+    def figures(self, request: Request) -> Response:
+        return Response({"seen": canaries()})
+
+
 async def aview(request: HttpRequest) -> HttpResponse:
     seen = [each.name async for each in Customer.objects.all()]
     return HttpResponse(str(seen))
@@ -90,6 +101,7 @@ CACHED: dict[str, Any] = {
     "method": CachedMethod.as_view(),
     "api-dispatch": CachedApi.as_view(),
     "api-method": CachedApiMethod.as_view(),
+    "api-action": CachedAction.as_view({"get": "figures"}),
     "fragment": fragment,
     "value": value,
 }
@@ -160,6 +172,17 @@ def test_cache_of_the_whole_site(two: list[UUID], place: int) -> None:
             for number, client in enumerate(clients):
                 assert f"canary {number}" in get(client, "/plain/")
         assert ("salon_jobs.E061" in [each.id for each in check_caches()]) is (place == 0)
+
+
+def test_key_contains_the_whole_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores whose keys are texts share no key, whatever these contain, and Memcached accepts it."""
+    stores = [None, "a", "a:b", "a:", ":", "a b", "é", "a%3Ab"]
+    keys = []
+    for store in stores:
+        monkeypatch.setattr("salon_jobs.tenancy.caches.current_store_id", lambda store=store: store)
+        keys += [store_key(key, "p", 1) for key in ("c", "b:c", ":c", "a:c")]
+    assert len({*keys}) == len(keys)
+    assert all(each.isascii() and each.isprintable() and " " not in each for each in keys)
 
 
 @pytest.mark.parametrize("resolver", ["membership", "session"])
