@@ -34,7 +34,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from salon_jobs.access import ManyToManyIsolation, SameStoreForeignKey, StoreIsolation
+from salon_jobs.access import DatabaseForeignKey, ManyToManyIsolation, SameStoreForeignKey, StoreIsolation
 from tests.migrations.isolated import assert_as_declared, migrating, rows_of, snapshot
 from tests.migrations.operations import migrate
 from tests.support import change, seen
@@ -42,7 +42,7 @@ from tests.support import change, seen
 DEEP: Final = settings.get_current_profile_name() in ("full", "hard")
 SETTINGS: Final = settings(
     settings.get_profile("hard") if settings.get_current_profile_name() == "hard" else settings.get_profile("default"),
-    max_examples={"quick": 6, "full": 60}.get(settings.get_current_profile_name(), 1000),
+    max_examples={"quick": 6, "full": 25}.get(settings.get_current_profile_name(), 1000),
     deadline=None,
     stateful_step_count=20 if DEEP else 15,
     derandomize=settings.get_current_profile_name() != "hard",
@@ -296,6 +296,13 @@ class Series(RuleBasedStateMachine):
         change(
             f'UPDATE "{table}" t SET {field}_id = (SELECT min(id) FROM "{to_table}" p WHERE p.store_id = t.store_id)'
         )
+
+    @rule(pick=picks, to=picks)
+    def add_key_of_the_database(self, pick: int, to: int) -> None:
+        name, target = self.pick(pick, of=self.names()), self.pick(to, of=self.names())
+        field = f"d{next(self.named)}"
+        new = DatabaseForeignKey(field=field, on_delete="SET NULL", name=f"database_{next(numbers)}")
+        self.run(AddField(name, field, key(target, null=True, db_constraint=False)), AddConstraint(name, new))
 
     @rule(pick=picks, to=picks)
     def add_many_to_many(self, pick: int, to: int) -> None:
