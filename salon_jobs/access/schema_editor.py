@@ -18,7 +18,9 @@ from django.db.models import Model
 
 from salon_jobs.access.constraints import AccessConstraint, DatabaseForeignKey, row_by_row, row_security_of
 from salon_jobs.access.objects import PUBLIC, Policy, identifier, literal
+from salon_jobs.access.operations.access import InstallFanOutFunction
 from salon_jobs.access.policies import MEMBERSHIP_POLICY, user_condition
+from salon_jobs.conf import settings as conf
 
 _UNFORCED: Final = (
     "ALTER TABLE %(table)s NO FORCE ROW LEVEL SECURITY; {}; ALTER TABLE %(table)s FORCE ROW LEVEL SECURITY"
@@ -39,6 +41,7 @@ SELECT FROM pg_constraint c WHERE conrelid = to_regclass(%s) AND conname = %s AN
    OR %s <> ARRAY(SELECT a.attname::text FROM unnest(c.confkey) WITH ORDINALITY AS n (number, position)
                     JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = n.number ORDER BY n.position))
 """
+_HAS_FUNCTION: Final = "SELECT WHERE to_regprocedure(%s) IS NOT NULL"
 _HIDES_ROWS: Final = "SELECT row_security_active(oid) FROM pg_class WHERE oid = to_regclass(%s)"
 _COMMANDS: Final[dict[str, Any]] = {"*": "ALL", "r": "SELECT", "a": "INSERT", "w": "UPDATE", "d": "DELETE"}
 _POLICIES: Final = """
@@ -112,9 +115,28 @@ class IsolatedTables(DatabaseSchemaEditor):
                 self._restore()
                 if old_field.name == new_field.name:
                     self._follow(model, new_field.model, new_field.name)
+                if new_field.primary_key and old_field.column != new_field.column:
+                    self._list_stores_of(new_field.model)
         finally:
             self.sql_update_with_default = own
             self._dropped, self._alteration = outer
+
+    def alter_db_table(self, model: type[Model], old_db_table: str, new_db_table: str) -> None:
+        """Give a table another name."""
+        super().alter_db_table(model, old_db_table, new_db_table)
+        if old_db_table != new_db_table:
+            self._list_stores_of(model)
+
+    def _list_stores_of(self, model: type[Model]) -> None:
+        """Make the function that lists the stores anew if the model is theirs: its text names table and key."""
+        if conf.store_model is None or model._meta.label_lower != conf.store_model.lower():
+            return
+        if not self._rows(_HAS_FUNCTION, f"{identifier(*conf.fan_out_function.split('.'))}()"):
+            return  # the migration that makes it comes later
+        with ExitStack() as stack:
+            if not self.atomic_migration and not self.collect_sql:
+                stack.enter_context(transaction.atomic(self.connection.alias))
+            InstallFanOutFunction.install(self, model)
 
     def _alter_column_type_sql(
         self, model: type[Model], old_field: Any, new_field: Any, new_type: str, *collations: Any

@@ -263,3 +263,26 @@ def test_sqlmigrate_prints_what_is_run(stores_with_rows: list[Any]) -> None:
     text = sql_of(AlterField("book", "id", BIG), state)
     for statement in ("DROP POLICY", "CREATE POLICY", 'REVOKE SELECT ON "page"', 'GRANT SELECT ON "page"'):
         assert statement in text
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_list_of_stores_follows_their_table(atomic: bool, stores: list[Any]) -> None:
+    """A fan-out and RunForEachStore find the stores under the other name of the table, or of its key."""
+    before = ProjectState.from_apps(apps)
+    renamed: Any = before.models["salon", "store"].fields["id"].clone()
+    renamed.db_column = "number"
+    changes = [AlterModelTable("store", "shop"), AlterField("store", "id", renamed)]
+    done: list[Operation] = []
+    query = "SELECT store_id FROM list_store_ids_for_fan_out()"
+    was = seen(query)
+    try:
+        state = before.clone()
+        for each in changes:
+            state = migrate(each, state=state, atomic=atomic)
+            done.append(each)
+            assert seen(query) == was
+    finally:
+        if done:
+            migrate(*done, state=before.clone(), backwards=True, atomic=atomic)
+    assert seen(query) == was
+    assert {store for (store,) in was} == {*stores}

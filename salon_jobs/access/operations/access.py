@@ -111,11 +111,13 @@ class InstallFanOutFunction(DatabaseOperation):
         return conf.store_model is None or self.allowed_for(alias, _store_model(conf.store_model, state))
 
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Create the function as its owner, so that the owner can grant EXECUTE on it."""
-        if conf.store_model is None:
-            return
-        meta = _store_model(conf.store_model, state)._meta
-        table, key = str(meta.db_table), str(meta.pk.column)
+        if conf.store_model is not None:
+            self.install(schema_editor, _store_model(conf.store_model, state))
+
+    @staticmethod
+    def install(schema_editor: BaseDatabaseSchemaEditor, store: type[Model]) -> None:
+        """Create the function for this model as its owner, so that the owner can grant EXECUTE on it."""
+        table, key = str(store._meta.db_table), str(store._meta.pk.column)
         table_schema = schema_of(schema_editor, table)
         function = fan_out_function(table=table, table_schema=table_schema, key=key, roles=conf.roles)
         if conf.roles is None:
