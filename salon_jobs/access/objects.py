@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from pgtrigger import features
+
 PUBLIC: Final = "PUBLIC"
 Privilege: TypeAlias = Literal["SELECT", "INSERT", "UPDATE", "DELETE"]
 ALL_ROWS: Final[tuple[Privilege, ...]] = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -29,6 +31,12 @@ def literal(text: str) -> str:
 def grantee(name: str) -> str:
     """Return a role, or PUBLIC, as GRANT and policies name it."""
     return PUBLIC if name == PUBLIC else identifier(name)
+
+
+def trigger_schema() -> str | None:
+    """Return the schema of the function that all triggers of pgtrigger call; None for the first of the search path."""
+    schema: str | None = features.schema()  # type: ignore[no-untyped-call]
+    return schema or None
 
 
 class Right(NamedTuple):

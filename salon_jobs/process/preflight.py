@@ -15,6 +15,7 @@ from psycopg import Error as PsycopgError
 from salon_jobs.access.doctor.catalogue import SEARCH_PATH_REMEDY, Catalogue, by_alias
 from salon_jobs.access.doctor.examination import examine_tables
 from salon_jobs.access.doctor.session_settings import find_refused
+from salon_jobs.access.objects import identifier, trigger_schema
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.errors import (
@@ -178,9 +179,9 @@ _BOOTSTRAP = (
 def require_login(alias: str) -> None:
     """Refuse to migrate as a role that cannot log in (BootstrapMissing).
 
-    Also refuses another database, an old server or a search path without a schema (CommandError), and a role that may
-    not change the job tables (ConversionMissing), as when ``ROLES`` was changed without a conversion. Django reports
-    other connection errors.
+    Also refuses another database, an old server, a search path without a schema, one user that may not create our
+    functions (CommandError), and a role that may not change the job tables (ConversionMissing), as when ``ROLES`` was
+    changed without a conversion. Django reports other connection errors.
     """
     if (fault := not_postgresql(alias)) is not None:
         raise CommandError(f"{fault}: {POSTGRESQL_REMEDY}")
@@ -209,6 +210,7 @@ def require_login(alias: str) -> None:
             " WHERE name = 'search_path' AND source <> 'default' AND current_schema() IS NULL"
         )
         path = cursor.fetchone()
+        barred = _barred_schemas(cursor)
     if found is not None:
         raise ConversionMissing(
             f"the job tables belong to {found[0]!r}, not to {connection.settings_dict['USER']!r}: connect as the "
@@ -219,6 +221,31 @@ def require_login(alias: str) -> None:
             f"search_path = {path[0]} (source: {path[1]}) leads to no schema that exists and that"
             f" {connection.settings_dict['USER']!r} may use; {SEARCH_PATH_REMEDY}"
         )
+    user = connection.settings_dict["USER"]
+    for schema, own in barred.items():
+        if schema == trigger_schema():
+            raise CommandError(
+                f"triggers share a function in the schema {schema!r}, where {user!r} may create nothing: set "
+                f"PGTRIGGER_SCHEMA = {own!r} in Django's settings, or another schema of that user"
+            )
+        raise CommandError(
+            f"the function that lists the stores is in the schema {schema!r}, where {user!r} may create nothing: "
+            f"GRANT USAGE, CREATE ON SCHEMA {identifier(schema)} TO {identifier(user)}"
+        )
+
+
+def _barred_schemas(cursor: Any) -> dict[str, str]:
+    """Return the schemas in which the first migrate creates functions and one user may not, with its own schema."""
+    stores = conf.fan_out_function.partition(".")[0] if conf.store_model else None
+    needed = [schema for schema in (trigger_schema(), stores) if schema is not None]
+    if conf.roles is not None or not needed:
+        return {}
+    cursor.execute(
+        "SELECT name, current_schema() FROM unnest(%s::text[]) AS name WHERE to_regclass('salon_jobs_job') IS NULL"
+        " AND NOT coalesce(has_schema_privilege(to_regnamespace(quote_ident(name)), 'CREATE'), false)",
+        [needed],
+    )
+    return dict(cursor.fetchall())
 
 
 def require_roles(*, using: str, **_: Any) -> None:

@@ -66,12 +66,17 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
     """
     rules = _rules()
     ours = {None, declared.owner, *declared.names}
+    jobs = declared.relations.get("salon_jobs_job")
+    # One user that has a schema of its own, and looks nowhere else.
+    own_path = None if jobs is None or conf.roles is not None else identifier(jobs.schema).strip('"')
     stored: set[str] = set()
     for name, database, setting, value in catalogue.rows("settings", names=list(rules)):
         rule = rules[setting.lower()]
         if name in (None, catalogue.role):
             stored.add(setting.lower())
         if value == rule.value or not (name in ours or rule.for_anyone):
+            continue
+        if setting.lower() == "search_path" and value.strip('"') == own_path:
             continue
         if name is None and database is not None:
             whose = f"DATABASE {identifier(database)}"

@@ -15,10 +15,11 @@ from django.db.migrations import Migration
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.db.models import Model
+from pgtrigger.compiler import Trigger, UpsertTriggerSql
 from pgtrigger.migrations import AddTrigger
 
 from salon_jobs.access.constraints import VALIDATE, row_by_row, row_security_of
-from salon_jobs.access.objects import identifier, identifiers, literal
+from salon_jobs.access.objects import identifier, identifiers, literal, trigger_schema
 from salon_jobs.db.connections import has_lock_timeout, holds_job_tables, lock_timeout
 
 
@@ -182,8 +183,23 @@ def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor, locks_ms: int) -> Ge
             cursor.execute("RESET lock_timeout")
 
 
+def _with_function_in(trigger: Trigger, schema: str | None) -> Trigger:
+    """Return a trigger of a migration whose shared function is in this schema; None for the first in the path."""
+    sql: Any = trigger.sql
+    name = "_pgtrigger_should_ignore" if not schema else f"{identifier(schema)}._pgtrigger_should_ignore"
+    if sql.defaults["ignore_func_name"] == name:
+        return trigger
+    return Trigger(name=trigger.name, sql=UpsertTriggerSql(**{**sql.kwargs, "ignore_func_name": name}))
+
+
 class AddGuard(AddTrigger):
-    """pgtrigger's operation, which, reversed, also drops the trigger's function, and pgtrigger's own with the last."""
+    """pgtrigger's operation, which, reversed, also drops the trigger's function, and pgtrigger's own with the last.
+
+    That one is in ``PGTRIGGER_SCHEMA``, as for the project's own triggers, wherever the migration was written.
+    """
+
+    def __init__(self, model_name: str, trigger: Trigger) -> None:
+        super().__init__(model_name, _with_function_in(trigger, trigger_schema()))
 
     def database_backwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
