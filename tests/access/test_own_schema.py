@@ -1,4 +1,4 @@
-"""One user that may do nothing in the schema ``public``, with a schema of its own."""
+"""Schemas other than ``public``: of one user's tables, and of the function of all triggers."""
 
 from __future__ import annotations
 
@@ -46,3 +46,16 @@ def test_login_without_rights_in_public(fresh: str, owned: Callable[[str], dict[
     with psycopg.connect(url_for(None, fresh), autocommit=True) as server:
         server.execute(statement.encode())
     succeed("migrate", "--verbosity", "0", **environment)
+
+
+def test_triggers_elsewhere_with_roles(fresh: str, bootstrapped: dict[str, str]) -> None:
+    """Every role that writes may call the function that triggers share, wherever it is."""
+    environment = {**bootstrapped, "DJANGO_SETTINGS_MODULE": "tests.migrations.triggers_elsewhere_settings"}
+    with psycopg.connect(url_for(None, fresh), autocommit=True) as server:
+        server.execute("CREATE SCHEMA shop AUTHORIZATION migrator")
+    succeed("migrate", "--verbosity", "0", **environment)
+    assert rows(fresh, TRIGGERS) == [("shop",)]
+    roles = "rolname IN ('app', 'worker_runtime', 'jobs_operator')"
+    may_use = f"SELECT DISTINCT has_schema_privilege(rolname, 'shop', 'USAGE') FROM pg_roles WHERE {roles}"
+    assert rows(fresh, may_use) == [(True,)]
+    assert "no drift" in succeed("salon_jobs", "doctor", **environment)

@@ -55,9 +55,11 @@ class InstallDeclared(DatabaseOperation):
                 *history_access(roles).install(roles.runtime),
                 # Every trigger of pgtrigger, including the host's, calls it as the writing role; its schema is
                 # PGTRIGGER_SCHEMA.
-                "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname = "
-                "'_pgtrigger_should_ignore' LOOP EXECUTE format("
-                f"'GRANT EXECUTE ON FUNCTION %s TO {identifiers(roles.runtime)}', f); END LOOP; END $$",
+                "DO $$ DECLARE f regprocedure; s regnamespace; BEGIN FOR f, s IN SELECT oid, pronamespace FROM pg_proc "
+                "WHERE proname = '_pgtrigger_should_ignore' LOOP "
+                f"EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO {identifiers(roles.runtime)}', f); "
+                f"EXECUTE format('GRANT USAGE ON SCHEMA %s TO {identifiers(roles.runtime)}', s); "
+                "END LOOP; END $$",
             )
 
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
