@@ -42,6 +42,10 @@ _REASONS: Final = {
 }
 
 
+# What schedule_results and cron_results say of a job that was gone before its tick could be written to.
+ENDED: Final = gettext_noop("ended")
+
+
 def became_of(outcome: str | None) -> str:
     """Return what became of a tick, in words: its state, and the reason; one that is no code of ours as recorded."""
     state, colon, reason = (outcome or gettext_noop("no longer recorded")).partition(":")

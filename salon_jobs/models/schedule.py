@@ -80,11 +80,14 @@ class Schedule(Row):
 class ScheduleTick(Row):
     """One tick of a schedule, or one run that somebody asked for; the newest are kept.
 
-    ``schedule_id`` is no foreign key: a tick never delays a change of its schedule.
+    The database knows no foreign key: a tick never delays a change of its schedule. Django deletes the ticks with it.
     """
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    schedule_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+    schedule_id: int
+    schedule: models.ForeignKey[Schedule, Schedule] = models.ForeignKey(
+        Schedule, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     # Counts the ticks of its schedule.
     number: models.BigIntegerField[int, int] = models.BigIntegerField()
@@ -101,7 +104,7 @@ class ScheduleTick(Row):
     class Meta:
         db_table = "salon_jobs_schedule_tick"
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["schedule_id", "number"], name="salon_jobs_schedule_tick_number")
+            models.UniqueConstraint(fields=["schedule", "number"], name="salon_jobs_schedule_tick_number")
         ]
         indexes: ClassVar = [
             models.Index(fields=["job_id"], condition=~Q(job_id=None), name="salon_jobs_schedule_tick_job")

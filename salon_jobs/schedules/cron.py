@@ -30,7 +30,8 @@ _ANCHOR: Final = datetime(2000, 1, 1)  # noqa: DTZ001  a wall clock time, which 
 class CronExpression:
     """A five-field cron line in an IANA time zone.
 
-    If both day of month and day of week are given, either may match. When the clocks change:
+    If both day of month and day of week are given, either may match; a field of all its values is ``*``. When the
+    clocks change:
 
     - *Gap* (clocks go forward): a wall clock time that does not exist runs once, at the first minute after the gap;
       several such times, or one that coincides with a regular run at that minute, are one run.
@@ -50,7 +51,7 @@ class CronExpression:
     def __post_init__(self) -> None:
         texts = _checked_fields(self.line)
         object.__setattr__(self, "line", " ".join(texts))
-        object.__setattr__(self, "_zone", _find_zone(self.timezone))
+        object.__setattr__(self, "_zone", find_zone(self.timezone))
         object.__setattr__(self, "_elapsed", any(part.startswith("*") for part in texts[1].split(",")))
         try:
             croniter.expand(self.line, strict=True)
@@ -153,6 +154,8 @@ class _Field:
     low: int
     high: int
     names: tuple[str, ...] = ()
+    cycle: int = 60
+    """After how many values they are the same again: 7 is Sunday, like 0."""
     special: re.Pattern[str] | None = None
     more: str = ""
 
@@ -170,7 +173,8 @@ class _Field:
             return f"the step of {part!r} is too large: the field starts over after {self.high}"
         if step is not None and low != "*" and (high is None or self._number(low) >= self._number(high)):
             return f"the step of {part!r} needs an ascending range such as {self.low}-{self.high}/{step}"
-        if step is None and high is not None and self._number(low) == self._number(high):
+        over = 1 if high is None else self._number(low) - self._number(high)
+        if step is None and over >= 0 and over % self.cycle == 0:
             return f"the range {part!r} has one value, write {low}"
         return None
 
@@ -186,7 +190,7 @@ _FIELDS: Final = (
     _Field("hour", 0, 23),
     _Field("day-of-month", 1, 31, special=re.compile("l"), more=", L (the last day)"),
     _Field("month", 1, 12, _MONTHS, more=" (or jan to dec)"),
-    _Field("day-of-week", 0, 7, _WEEKDAYS, _NTH_WEEKDAY, " (or sun to sat), 1#2 (second Monday), L5 (last Friday)"),
+    _Field("day-of-week", 0, 7, _WEEKDAYS, 7, _NTH_WEEKDAY, " (or sun to sat), 1#2 (second Monday), L5 (last Friday)"),
 )
 
 
@@ -207,7 +211,13 @@ def _checked_fields(line: object) -> list[str]:
                     f"cron line {line!r}: the {each.name} field {text!r} is wrong: {problem}; write *, */n, values or "
                     f"ranges from {each.low} to {each.high}{each.more}, with commas between"
                 )
-    if texts[2] != "*" and re.search("#|l", texts[4].lower()):
+    counted = [bool(_NTH_WEEKDAY.fullmatch(part.lower())) for part in texts[4].split(",")]
+    if any(counted) and not all(counted):
+        raise CronInvalid(
+            f"cron line {line!r}: the day-of-week field {texts[4]!r} counts weekdays of a month and names others; "
+            "declare two entries, one for each"
+        )
+    if texts[2] != "*" and any(counted):
         raise CronInvalid(
             f"cron line {line!r}: the day-of-week field {texts[4]!r} counts weekdays of a month and cannot be "
             f"combined with the day-of-month field {texts[2]!r}; write * for one of them, or declare two entries"
@@ -215,7 +225,8 @@ def _checked_fields(line: object) -> list[str]:
     return texts
 
 
-def _find_zone(name: object) -> ZoneInfo:
+def find_zone(name: object) -> ZoneInfo:
+    """Return the time zone of this IANA name. Raises CronInvalid for one that this machine does not know."""
     if not isinstance(name, str):
         raise CronInvalid(f"a time zone is given by its IANA name such as 'Asia/Tokyo', not {shown(name)}")
     try:

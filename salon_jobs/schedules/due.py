@@ -33,7 +33,9 @@ from salon_jobs.schedules.stored import next_tick
 _ROUND_S: Final = 2.0
 # When to look again at schedules that are due but held by somebody.
 _HELD_S: Final = 1.0
-# When to look again at a schedule whose line or time zone is none any more.
+# How long a schedule whose line or time zone this process does not know is left to others, which may have newer data;
+# as ``due_schedules`` leaves tasks. Then its tick fails, and it is looked at again so much later.
+_TO_OTHERS: Final = timedelta(minutes=5)
 _INVALID: Final = timedelta(hours=1)
 _MISSED: Final = "missed: too late"
 _NEVER_S: Final = float("inf")
@@ -72,12 +74,16 @@ class DueSchedule(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What is written of one schedule: its next tick, the one that was due (None: not recorded), its job or outcome."""
+    """What is written of one schedule: its next tick, the one that was due (None: not recorded), its job or outcome.
+
+    ``owed_from``, if not None, is an instant up to which no tick fires.
+    """
 
     next_at: datetime
     tick: datetime | None
     job_id: int | None = None
     outcome: str = ""
+    owed_from: datetime | None = None
 
 
 class StoredSchedules:
@@ -102,19 +108,22 @@ class StoredSchedules:
         if first_due is None:
             self._held.clear()
             return _NEVER_S if first_later is None else max(0.0, (first_later - at).total_seconds())
-        end, moved, held = time.monotonic() + _ROUND_S, 0, set[int]()
-        while time.monotonic() < end and (count := self._fire_batch(at, held)):
+        end, moved, held, left = time.monotonic() + _ROUND_S, 0, set[int](), set[int]()
+        while time.monotonic() < end and (count := self._fire_batch(at, held, left)):
             moved += count
         if held - self._held:
             log_event(logging.WARNING, events.SCHEDULES_HELD_UP, schedules=len(held))
         self._held = held
-        return 0.0 if moved > len(held) else _HELD_S
+        return 0.0 if moved > len(held) + len(left) else _HELD_S
 
-    def _fire_batch(self, now: datetime, held: set[int]) -> int:
-        """Fire a tick of up to a thousand schedules, in one transaction; return how many were moved on or held."""
-        tasks = list(registry.task_names())
+    def _fire_batch(self, now: datetime, held: set[int], left: set[int]) -> int:
+        """Fire a tick of up to a thousand schedules, in one transaction; return how many there were.
+
+        Adds those that are held up, and those that are left to other schedulers.
+        """
+        tasks = registry.task_names()
         with briefly(using=self._using):
-            parameters = {"now": now, "left": list(held), "tasks": tasks}
+            parameters = {"now": now, "left": [*held, *left], "tasks": tasks}
             due = [DueSchedule(*row) for row in statements.rows("due_schedules", parameters, using=self._using)]
             moved: dict[int, Moved] = {}
             firing: defaultdict[str, list[DueSchedule]] = defaultdict(list)
@@ -124,19 +133,25 @@ class StoredSchedules:
                         moved[each.id] = Moved(each.next_after(each.owed_from), None)
                     elif each.tick <= now - each.catch_up:
                         moved[each.id] = Moved(each.next_after(now - each.catch_up), each.tick, outcome=_MISSED)
+                        if each.task not in tasks:
+                            firing[each.task].append(each)  # which fails, and so says that nobody knows the task
                     elif each.skip is not None:
                         moved[each.id] = Moved(each.next_after(now), each.tick, outcome=each.skip)
                     else:
                         moved[each.id] = Moved(each.next_after(each.tick), each.tick)
                         firing[each.task].append(each)
-                except Exception as error:  # of a row that others wrote, or a time zone that is gone
-                    moved[each.id] = Moved(now + _INVALID, each.tick, outcome=_failed([each], error))
+                except Exception as error:  # of a row that others wrote, or a time zone that is gone or too new
+                    if each.tick > now - _TO_OTHERS:
+                        left.add(each.id)
+                        continue
+                    later = now + _INVALID
+                    moved[each.id] = Moved(later, each.tick, outcome=_failed([each], error), owed_from=later)
             # In one order of tasks, and so of keys, for any number of schedulers.
             for task in sorted(firing):
                 self._add_jobs(task, firing[task], moved, held)
             if moved:
                 columns = zip(*moved.values(), strict=True)
-                names = ("next_ats", "ticks", "job_ids", "outcomes")
+                names = ("next_ats", "ticks", "job_ids", "outcomes", "owed_from")
                 values = {"ids": list(moved), **dict(zip(names, map(list, columns), strict=True))}
                 statements.execute("move_schedules", values, using=self._using)
         said = Counter(each.outcome.partition(":")[0] or "fired" for each in moved.values() if each.tick is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any, Final, Literal, TypeAlias
 
@@ -13,6 +13,7 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 from django.utils.translation import gettext
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import check_text, one_or_several
 from salon_jobs.core.errors import EnqueueRefused, OptionInvalid, PayloadInvalid
 from salon_jobs.core.records import ActionResult
@@ -27,13 +28,13 @@ from salon_jobs.jobs.payload import Arguments
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.jobs.task import Call, check_call
 from salon_jobs.models import Schedule
-from salon_jobs.schedules.cron import CronExpression, expression_of
+from salon_jobs.schedules.cron import CronExpression, expression_of, find_zone
 from salon_jobs.schedules.entries import GRACE
 from salon_jobs.tenancy.context import context_of
 
 ScheduleAction = Literal["created", "changed", "kept"]
 _LEAST_EVERY: Final = timedelta(seconds=1)
-_LONGEST_KEY: Final = 255
+_LONGEST: Final = 255
 _IN_CONTEXT: Final = "a store's tasks are scheduled inside tenant_context(store_id), in a transaction"
 CHANGED: Final = gettext_noop("it was changed since you opened it: open it again")
 _NOT_FOUND: Final = gettext_noop("there is no such schedule, or you may not see it")
@@ -72,8 +73,8 @@ def schedule(
 
     ``catch_up`` is how late a tick may still fire: at least five minutes for a line, at least ``every``, which are the
     defaults. ``jitter`` delays the schedule's jobs by up to this, always by the same. Without ``overlap``, a tick is
-    skipped while the last one's job is queued or running. Role: web, worker. Raises CronInvalid, OptionInvalid naming
-    the field, PayloadInvalid; EnqueueRefused for another store than the current one.
+    skipped while the job of the last one, or of a run by hand, is queued or running. Role: web, worker. Raises
+    CronInvalid, OptionInvalid naming the field, PayloadInvalid; EnqueueRefused for another store than the current one.
     """
     takes = "schedule takes the call of a task, such as report.call(week=week)"
     check_call(takes, call, PayloadInvalid, of_djangos="write salon_jobs.backend.call(task, …)")
@@ -83,12 +84,15 @@ def schedule(
         check_duration("every", every)
         if every < _LEAST_EVERY:
             raise OptionInvalid(f"every must be a second or more, not {shown(every)}")
-    check_text("key", key, _LONGEST_KEY)
+    check_text("key", key, _LONGEST)
     check_duration("jitter", jitter)
     check_flag("overlap", overlap)
     if catch_up is not None:
         check_duration("catch_up", catch_up)
+    find_zone(timezone)
     expression = None if line is None else CronExpression(line, timezone)
+    if expression is not None:
+        check_text("line", expression.line, _LONGEST)
     alias = alias_of(using)
     enqueue.look_for_another_transaction(alias)
     [(now,)] = statements.rows("schedule_clock", using=alias)
@@ -133,7 +137,7 @@ def save_schedule(row: Schedule, arguments: Mapping[str, Any], **timing: Any) ->
             locked = _change([row.pk], "find", using=alias)
             if not locked:
                 raise OptionInvalid(f"key {row.key!r}: {_NOT_FOUND}")
-            if locked[0][-2] != row.changed_at:
+            if locked[0][5] != row.changed_at:
                 raise OptionInvalid(CHANGED)
         handle = schedule(Call(job.task, Arguments(row.store_id, job.payload)), key=row.key, **timing)
         if row.pk is None and handle.action != "created":
@@ -189,12 +193,13 @@ def run_schedule(schedule: str | int | ScheduleHandle, *, by: str = "", using: s
             raise OptionInvalid(f"{shown(schedule)}: {_NOT_FOUND}")
         id_, _, store_id, task_name, payload, *_ = found[0]
         job = registry.get_declaration(task_name).stored_job(store_id, payload)
-        handle = enqueue.add(replace(job, tick=datetime.now(UTC)), using=alias)
+        [(now,)] = statements.rows("schedule_clock", using=alias)
+        handle = enqueue.add(replace(job, tick=now), using=alias)
         _change([id_], "ran", by=by, job_id=handle.id, using=alias)
     return handle
 
 
-_names: Final = partial(one_or_several, "schedules are handles, IDs or keys", longest_key=_LONGEST_KEY)
+_names: Final = partial(one_or_several, "schedules are handles, IDs or keys", longest_key=_LONGEST)
 
 
 def _results(
@@ -202,7 +207,8 @@ def _results(
 ) -> list[ActionResult[int | str]]:
     given = _names(schedules)
     rows = _change(given, verb, by=by, using=alias_of(using))
-    changed = {name: is_changed for id_, key, *_, is_changed in rows for name in (id_, key)}
+    changed: dict[int | str, bool] = {id_: is_changed for id_, *_, is_changed, _ in rows}
+    changed |= {key: is_changed for _, key, *_, is_changed, by_key in rows if by_key}
     details = {True: "", False: otherwise}
     return [
         ActionResult(name, changed.get(name, False), details[changed[name]] if name in changed else gettext(_NOT_FOUND))
@@ -212,7 +218,7 @@ def _results(
 
 def _change(
     names: Sequence[int | str], verb: str, *, by: str = "", job_id: int | None = None, using: str
-) -> list[tuple[int, str, Any, str, str, datetime, bool]]:
+) -> list[tuple[int, str, Any, str, str, datetime, bool, bool]]:
     check_text("by", by, 255, least=0)
     parameters: dict[str, Any] = {
         "verb": verb,
@@ -220,5 +226,6 @@ def _change(
         "keys": [name for name in names if isinstance(name, str)],
         "by": by,
         "job_id": job_id,
+        "guc": conf.store_guc,
     }
     return statements.rows("change_schedules", parameters, using=using)

@@ -150,6 +150,9 @@ def test_day_fields() -> None:
     assert dates("0 9 * * L5", 2) == ["01-30", "02-27"]
     assert dates("0 9 13 * FRI", 4) == ["01-02", "01-09", "01-13", "01-16"]
     assert dates("0 9 * feb 7", 2) == ["02-01", "02-08"]
+    assert dates("0 9 * * 7-1", 3) == ["01-04", "01-05", "01-11"]
+    for every_day in ("*", "0-6", "0-7", "sun-sat", "0,1,2,3,4,5,6"):
+        assert dates(f"0 9 */10 * {every_day}", 3) == ["01-01", "01-11", "01-21"]
     assert dates("0 9 * * 5-7", 4) == ["01-02", "01-03", "01-04", "01-09"]
     assert CronExpression("0 0 29 2 *").next_after(at("2097-01-01T00:00Z")) == at("2104-02-29T00:00Z")
 
@@ -168,6 +171,10 @@ def test_day_fields() -> None:
         ("5/10 * * * *", "needs an ascending range"),
         ("0 22-4/3 * * *", "needs an ascending range"),
         ("* 9-9 * * *", "has one value, write 9"),
+        ("0 0 * * 7-0", "the range '7-0' has one value, write 7"),
+        ("0 0 * * 7-sun", "the range '7-sun' has one value, write 7"),
+        ("0 0 * * 3,L5", "the day-of-week field '3,L5' counts weekdays of a month and names others"),
+        ("0 0 * * 1#2,fri", "declare two entries"),
         ("H * * * *", "the minute field 'H'"),
         ("* * 15W * *", "the day-of-month field '15W'"),
         ("٣ * * * *", "the minute field"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -22,8 +23,10 @@ from salon_jobs import aschedule, current_job, schedule, tenant_context
 from salon_jobs.control import delete_schedules, pause, pause_schedules, resume, resume_schedules, run_schedule
 from salon_jobs.core.errors import CronInvalid, EnqueueRefused, OptionInvalid, PayloadInvalid
 from salon_jobs.core.records import ActionResult, JobState
+from salon_jobs.db import statements
 from salon_jobs.jobs import enqueue
 from salon_jobs.jobs.pruning import prune_jobs
+from salon_jobs.models import Schedule
 from salon_jobs.schedules import stored
 from salon_jobs.schedules.due import StoredSchedules
 from salon_jobs.schedules.scheduler import Scheduler
@@ -34,7 +37,7 @@ from tests.interpreter import run_python
 from tests.jobs.threads import together
 from tests.metrics import of, shown
 from tests.settings import url_for
-from tests.support import change, event_fields, run_due, seen
+from tests.support import change, event_fields, moved_to, run_due, seen
 from tests.tasks import Hooks
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -117,6 +120,8 @@ def test_unchanged_timing_keeps_tick_and_pause() -> None:
         ({}, OptionInvalid, "pass one of them"),
         ({"line": "0 9 * * *", "every": DAY}, OptionInvalid, "pass one of them"),
         ({"every": timedelta(0)}, OptionInvalid, "a second or more"),
+        ({"line": f"{'0,' * 200}0 9 * * *"}, OptionInvalid, "line must be a string"),
+        ({"every": DAY, "timezone": "Asia/Tokio"}, CronInvalid, "did you mean"),
         ({"every": 10}, OptionInvalid, "every must be a timedelta"),
         ({"every": DAY, "key": ""}, OptionInvalid, "key must be a string"),
         ({"every": DAY, "jitter": 3}, OptionInvalid, "jitter must be"),
@@ -252,6 +257,42 @@ def test_unfinished_job_prevents_overlap(process_id: int) -> None:
     assert jobs() == [(tick + 2 * HOUR,)]
 
 
+def test_unfinished_run_by_hand_prevents_overlap(process_id: int) -> None:
+    tick = hourly(overlap=False)
+    fire(tick)
+    run_schedule("k")
+    change("DELETE FROM salon_jobs_job WHERE id = (SELECT max(id) FROM salon_jobs_job)")
+    fire(tick + HOUR)
+    assert len(jobs()) == 1, "the one of the last tick"
+    run_schedule("k")
+    change("DELETE FROM salon_jobs_job WHERE id = (SELECT min(id) FROM salon_jobs_job)")
+    fire(tick + 2 * HOUR)
+    assert [outcome for _, outcome in history()][-1] == "skipped: the last one is not done"
+    run_due(process_id)
+    fire(tick + 3 * HOUR)
+    assert jobs() == [(tick + 3 * HOUR,)]
+
+
+def test_job_that_ends_before_its_tick_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was there already: the task is enqueued once in a while."""
+    job = tasks.keyed_system.using(unique_for=HOUR).enqueue(note="n")
+    schedule(tasks.keyed_system.call(note="n"), every=HOUR, key="k")
+    monkeypatch.setattr(tasks.keyed_system, "options", replace(tasks.keyed_system.options, unique_for=HOUR))
+    change(f"UPDATE salon_jobs_job SET {moved_to('running')}")
+    execute = statements.execute
+
+    def end_first(name: str, *arguments: Any, **named: Any) -> Any:
+        if name == "move_schedules":
+            change("DELETE FROM salon_jobs_job")
+        return execute(name, *arguments, **named)
+
+    monkeypatch.setattr(statements, "execute", end_first)
+    fire(tick_of())
+    assert seen("SELECT job_id, outcome FROM salon_jobs_schedule_tick") == [(job.id, "")]
+    [(*_, job_id, result)] = statements.rows("schedule_results", {"ids": [1], "ticks": 1}, using="owner")
+    assert (job_id, result) == (None, "ended")
+
+
 def test_failed_run_stays_in_history(process_id: int, hooks: Hooks) -> None:
     """Also once its job is pruned."""
 
@@ -314,14 +355,33 @@ def test_unknown_task_fails_after_five_minutes(caplog: pytest.LogCaptureFixture)
     assert [fields["key"] for fields in event_fields(caplog, "schedule_failed")] == ["k"]
 
 
-def test_nonsensical_row_stops_no_other() -> None:
+@pytest.mark.parametrize("timing", [{"every": MINUTE}, {"line": "* * * * *"}])
+def test_late_tick_of_unknown_task_names_it(timing: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    schedule(call(), key="k", **timing)
+    change("UPDATE salon_jobs_schedule SET task = 'gone'")
+    fire(tick_of() + HOUR)
+    assert history()[0][1].startswith("failed: UnknownTask: no task is named 'gone'")
+    assert [fields["task_name"] for fields in event_fields(caplog, "schedule_failed")] == ["gone"]
+    assert jobs() == []
+
+
+def test_unknown_time_zone_is_left_to_others(caplog: pytest.LogCaptureFixture) -> None:
+    """Its data may be older than theirs. What nobody knows fails, and is due again when it is due."""
     for key in "ab":
-        schedule(call(), "0 9 * * *", key=key)
-    change("UPDATE salon_jobs_schedule SET timezone = 'Mars/Olympus' WHERE key = 'a'")
+        schedule(call(key), "0 9 * * *", key=key)
     tick = tick_of("b")
-    fire(tick)
-    assert jobs() == [(tick,)]
-    assert history("a")[0][1].startswith("failed: CronInvalid")
+    change("UPDATE salon_jobs_schedule SET timezone = 'Mars/Olympus' WHERE key = 'a'")
+    scheduler = StoredSchedules(using="default")
+    assert [scheduler.poll(tick) for _ in range(2)] == [0.0, 1.0]
+    assert (notes(), history("a"), tick_of("a")) == (["b"], [], tick)
+    assert event_fields(caplog, "schedules_held_up") == []
+    fire(tick + 5 * MINUTE)
+    assert history("a")[0][1].startswith("failed: CronInvalid: unknown time zone 'Mars/Olympus'")
+    change("UPDATE salon_jobs_schedule SET timezone = 'UTC' WHERE key = 'a'")
+    fire(tick_of("a"))
+    assert (notes(), len(history("a")), tick_of("a")) == (["b"], 1, tick + DAY)
+    fire(tick + DAY)
+    assert sorted(notes()) == ["a", "b", "b"]
 
 
 def test_keys_and_options_are_declared_ones() -> None:
@@ -373,6 +433,18 @@ def test_deleted_schedule_leaves_its_jobs() -> None:
     assert delete_schedules("a") == [ActionResult("a", True)]
     assert (len(jobs()), seen("SELECT count(*) FROM salon_jobs_schedule_tick")) == (2, [(1,)])
     assert schedule(call(), every=HOUR, key="a").action == "created"
+    Schedule.objects.all().delete()
+    assert seen("SELECT count(*) FROM salon_jobs_schedule_tick") == [(0,)]
+
+
+def test_key_is_not_that_of_another_store(stores: list[UUID]) -> None:
+    """Also where the other's schedule is changed by its id."""
+    with tenant_context(stores[0]):
+        other = schedule(tasks.in_store.call(store_id=stores[0], number=1), every=HOUR, key="k")
+    assert changed([other.id, "k"]) == changed([other.id, "k"], resume_schedules) == [True, False]
+    with tenant_context(stores[0]):
+        assert changed([other.id, "k"]) == [True, True]
+        assert changed([other.id, "k"], delete_schedules) == [True, True]
 
 
 def test_run_by_hand_moves_no_tick(process_id: int) -> None:
@@ -380,6 +452,7 @@ def test_run_by_hand_moves_no_tick(process_id: int) -> None:
     pause_schedules("k")
     run_schedule("k", by="ann")
     assert (tick_of(), notes()) == (tick, ["k"])
+    assert seen("SELECT tick FROM salon_jobs_job") == seen("SELECT tick_at FROM salon_jobs_schedule_tick")
     run_due(process_id)
     assert seen("SELECT run_by, outcome FROM salon_jobs_schedule_tick") == [("ann", "succeeded")]
     with pytest.raises(OptionInvalid, match="no such schedule"):

@@ -46,9 +46,11 @@ BEGIN
             DELETE FROM __schema__.salon_jobs_schedule_tick t WHERE t.schedule_id = salon_jobs_change_schedules.schedule_id;
             DELETE FROM __schema__.salon_jobs_schedule s WHERE s.id = schedule_id;
         ELSIF $1 = 'ran' THEN
-            UPDATE __schema__.salon_jobs_schedule s SET ticks = s.ticks + 1, last_job_id = $5 WHERE s.id = schedule_id;
+            UPDATE __schema__.salon_jobs_schedule s SET ticks = s.ticks + 1 WHERE s.id = schedule_id;
             INSERT INTO __schema__.salon_jobs_schedule_tick (schedule_id, store_id, number, tick_at, job_id, by_hand, run_by)
-            SELECT s.id, s.store_id, s.ticks, clock_timestamp(), $5, true, $4 FROM __schema__.salon_jobs_schedule s
+            SELECT s.id, s.store_id, s.ticks,
+                   coalesce((SELECT j.tick FROM __schema__.salon_jobs_job j WHERE j.id = $5), clock_timestamp()), $5, true, $4
+              FROM __schema__.salon_jobs_schedule s
              WHERE s.id = salon_jobs_change_schedules.schedule_id;
             DELETE FROM __schema__.salon_jobs_schedule_tick t USING __schema__.salon_jobs_schedule s
              WHERE s.id = salon_jobs_change_schedules.schedule_id AND t.schedule_id = s.id AND t.number <= s.ticks - 100;

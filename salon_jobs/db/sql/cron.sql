@@ -26,10 +26,11 @@ RETURNING id
 
 -- name: cron_results
 -- List the cron entries with the line that overrides the declared one, who set it and when, their last tick, whether its
--- job is still there, and what became of it so far.
+-- job is still there, and what became of it so far (ended: see schedule_results).
 -- Locks: none. Role: operator, worker.
 SELECT e.name, e.line, e.overridden_by, e.overridden_at, t.tick_at, t.fired_at, j.id,
-       coalesce(nullif(concat_ws(': ', j.state, nullif(j.reason, '')), ''), t.outcome)
+       coalesce(nullif(concat_ws(': ', j.state, nullif(j.reason, '')), ''), nullif(t.outcome, ''),
+                CASE WHEN t.job_id IS NOT NULL THEN 'ended' ELSE t.outcome END)
   FROM salon_jobs_cron_entry e
   LEFT JOIN LATERAL (
        SELECT c.tick_at, c.fired_at, c.job_id, c.outcome FROM salon_jobs_cron_tick c

@@ -10,9 +10,12 @@ SELECT schedule_id, result, next_tick_at
   FROM salon_jobs_set_schedule(%(key)s, %(task)s, %(payload)s::jsonb, %(store_id)s::__store_type__, %(plan)s::jsonb)
 
 -- name: change_schedules
--- Change schedules, or record a run of one, by salon_jobs_change_schedules, in the caller's transaction.
+-- Change schedules, or record a run of one, by salon_jobs_change_schedules, in the caller's transaction; says of each
+-- whether it was meant by its key, too.
 -- Locks: as that function. Role: web (own store, or none without one), worker, operator.
-SELECT schedule_id, key, store_id, task, payload, changed_at, is_changed
+SELECT schedule_id, key, store_id, task, payload, changed_at, is_changed,
+       key = ANY (%(keys)s::text[])
+       AND store_id IS NOT DISTINCT FROM nullif(current_setting(%(guc)s, true), '')::__store_type__
   FROM salon_jobs_change_schedules(
        %(verb)s, %(ids)s::bigint[], %(keys)s::text[], by => %(by)s, job_id => %(job_id)s::bigint)
 
@@ -35,8 +38,13 @@ SELECT s.id, s.key, s.store_id, s.task, s.payload::text, s.line, s.timezone, s.e
        CASE WHEN EXISTS (SELECT FROM salon_jobs_limit l
                           WHERE l.kind = 'store' AND l.name = s.store_id::text AND l.paused)
             THEN 'skipped: the store is paused'
-            WHEN NOT s.overlap AND EXISTS (SELECT FROM salon_jobs_job j
-                                            WHERE j.id = s.last_job_id AND j.state IN ('queued', 'running'))
+            WHEN NOT s.overlap AND EXISTS (
+                 SELECT FROM salon_jobs_job j
+                  WHERE j.state IN ('queued', 'running')
+                    AND j.id IN (SELECT s.last_job_id
+                                  UNION ALL
+                                 SELECT t.job_id FROM salon_jobs_schedule_tick t
+                                  WHERE t.schedule_id = s.id AND t.by_hand))
             THEN 'skipped: the last one is not done' END
   FROM salon_jobs_schedule s
  WHERE s.paused_at IS NULL AND s.next_at <= %(now)s AND s.id <> ALL (%(left)s::bigint[])
@@ -52,11 +60,12 @@ SELECT s.id, s.key, s.store_id, s.task, s.payload::text, s.line, s.timezone, s.e
 -- Locks: the schedules, which are locked; their old ticks. Role: worker.
 WITH moved AS MATERIALIZED (
     SELECT * FROM unnest(%(ids)s::bigint[], %(next_ats)s::timestamptz[], %(ticks)s::timestamptz[],
-                         %(job_ids)s::bigint[], %(outcomes)s::text[]) AS m (id, next_at, tick_at, job_id, outcome)
+                         %(job_ids)s::bigint[], %(outcomes)s::text[], %(owed_from)s::timestamptz[])
+             AS m (id, next_at, tick_at, job_id, outcome, owed_from)
 ), updated AS (
     UPDATE salon_jobs_schedule s
        SET next_at = m.next_at, last_tick_at = coalesce(m.tick_at, s.last_tick_at),
-           last_job_id = coalesce(m.job_id, s.last_job_id),
+           last_job_id = coalesce(m.job_id, s.last_job_id), owed_from = coalesce(m.owed_from, s.owed_from),
            ticks = s.ticks + CASE WHEN m.tick_at IS NULL THEN 0 ELSE 1 END
       FROM moved m
      WHERE s.id = m.id AND s.id = ANY (%(ids)s::bigint[])
@@ -69,10 +78,12 @@ INSERT INTO salon_jobs_schedule_tick (schedule_id, store_id, number, tick_at, jo
 SELECT id, store_id, ticks, tick_at, job_id, outcome FROM updated WHERE tick_at IS NOT NULL
 
 -- name: schedule_results
--- Read of each of these schedules when it last fired, the job if it is still there, and what became of it so far.
+-- Read of each of these schedules when it last fired, the job if it is still there, and what became of it so far. Of
+-- one that was there before the tick, and gone before the tick could be written to, nobody knows more than that it ended.
 -- Locks: none. Role: operator, worker; web for its store.
 SELECT s.id, t.tick_at, t.by_hand, t.run_by, j.id,
-       coalesce(nullif(concat_ws(': ', j.state, nullif(j.reason, '')), ''), t.outcome)
+       coalesce(nullif(concat_ws(': ', j.state, nullif(j.reason, '')), ''), nullif(t.outcome, ''),
+                CASE WHEN t.job_id IS NOT NULL THEN 'ended' ELSE '' END)
   FROM unnest(%(ids)s::bigint[]) AS s (id)
  CROSS JOIN LATERAL (
        SELECT c.tick_at, c.by_hand, c.run_by, c.job_id, c.outcome FROM salon_jobs_schedule_tick c
