@@ -2,6 +2,8 @@ from typing import Any
 
 from rest_framework.views import APIView
 
+class ViewSet(APIView): ...
+
 class ModelViewSet(APIView):
     queryset: Any
     serializer_class: type
