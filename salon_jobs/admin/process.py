@@ -180,11 +180,13 @@ class CronEntryAdmin(ActionAdmin):
             return gettext("its function raised %(error)s") % {"error": f"{type(error).__name__}: {error}"}
 
     @admin.display(description=_("missed ticks"))
-    def backfill(self, row: Any) -> str:
-        """Show how late a missed tick still fires."""
+    def backfill(self, row: Any) -> SafeString | str:
+        """Show how late a missed tick still fires, and whether jobs may overlap."""
         if not row.declared:
             return "-"
-        return gettext("still run for up to %(time)s") % {"time": duration(row.declared.window.total_seconds())}
+        late = gettext("still run for up to %(time)s") % {"time": duration(row.declared.window.total_seconds())}
+        overlap = "" if row.declared.overlap else gettext("a tick is skipped while the last one's job is not done")
+        return below(late, overlap) if overlap else late
 
     @admin.display(description=_("next"))
     def next(self, row: Any) -> SafeString | str:

@@ -94,7 +94,9 @@ CRON_LAST_TICK: Final = _gauge(
 )
 CRON_OVERDUE: Final = _gauge("cron_overdue_seconds", "How long the oldest due tick has waited to be fired", "entry")
 CRON_LATENESS: Final = _gauge("cron_lateness_seconds", "How late this scheduler's last fire of the entry was", "entry")
-CRON_TICKS: Final = _counter("cron_ticks", "Ticks by what became of them: fired, missed or failed", "entry", "outcome")
+CRON_TICKS: Final = _counter(
+    "cron_ticks", "Ticks by what became of them: fired, missed, failed or skipped", "entry", "outcome"
+)
 SCHEDULES_OVERDUE: Final = _gauge(
     "schedules_overdue_seconds", "How long the longest due schedule has waited; 0 if none"
 )

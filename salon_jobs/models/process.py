@@ -157,14 +157,14 @@ class CronEntryState(Row):
 
 
 class CronTick(Row):
-    """One fired tick. Unique by entry and instant: the transaction that inserts it also enqueues the job."""
+    """One fired or skipped tick. Unique by entry and instant: the transaction that inserts it also enqueues the job."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     entry: models.CharField[str, str] = models.CharField(_("entry"), max_length=255)
     tick_at: models.DateTimeField[datetime, datetime] = InstantField()
     fired_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    # What became of the job, written when its row is deleted.
+    # Why there is no job; or what became of it, written when its row is deleted.
     outcome: models.TextField[str, str] = models.TextField(db_default="")
 
     class Meta:

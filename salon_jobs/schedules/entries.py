@@ -38,6 +38,8 @@ class CronEntry:
     task_name: str
     payload: Mapping[str, Any] | Callable[[datetime], dict[str, Any]] | None = None
     backfill: timedelta = timedelta()
+    overlap: bool = True
+    """Whether a tick fires while a job of the entry is queued or running."""
     override: str = ""
     """The line that is in effect instead of the declared one; empty: none."""
 
@@ -113,14 +115,16 @@ def cron(
     payload: Mapping[str, Any] | Callable[[datetime], dict[str, Any]] | None = None,
     timezone: str = "UTC",
     backfill: timedelta | None = None,
+    overlap: bool = True,
     name: str | None = None,
 ) -> CronEntry:
     """Declare that ``target``, a system task or one of Django's, starts whenever ``line`` is due in ``timezone``.
 
     ``payload`` is a dict, which is checked here, or a function of the tick, whose result is checked at the tick: derive
     dates and cutoffs from the tick, never from the clock. ``backfill`` is how late a tick may still fire (at least
-    GRACE). ``name`` defaults to the task's name. Does not access the database. Raises CronInvalid for an invalid line,
-    zone, target, payload, backfill or name.
+    GRACE). Without ``overlap``, a tick is skipped while the job of the last one, or of a run by hand, is queued or
+    running. ``name`` defaults to the task's name. Does not access the database. Raises CronInvalid for an invalid line,
+    zone, target, payload, backfill, overlap or name.
 
     An entry whose task is one of Django's, of a backend that is not ours by these settings, starts nothing; a check
     warns of it.
@@ -145,6 +149,8 @@ def cron(
         raise CronInvalid(
             f"cron entry for {task_name!r}: backfill is a timedelta of zero or more, not {shown(backfill)}"
         )
+    if not isinstance(overlap, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CronInvalid(f"cron entry for {task_name!r}: overlap is True or False, not {shown(overlap)}")
     given = cast("Any", payload)
     if not (given is None or isinstance(given, Mapping) or callable(given)):
         raise CronInvalid(
@@ -156,6 +162,7 @@ def cron(
         task_name=task_name,
         payload=payload if callable(payload) else copy.deepcopy(payload),
         backfill=backfill,
+        overlap=overlap,
     )
     if task is not None and not callable(payload):
         try:

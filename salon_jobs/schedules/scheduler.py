@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from django.db import InterfaceError, OperationalError
 from django.db.models import Q, Value
@@ -40,6 +40,8 @@ from salon_jobs.schedules.entries import CronEntry, cron_entries, due_ticks
 
 _LONGEST_SLEEP_S = 5.0
 _LATE_S = 120.0
+# As ``due_schedules`` says it.
+_SKIPPED: Final = "skipped: the last one is not done"
 
 
 class Scheduler(Loop):
@@ -75,7 +77,7 @@ class Scheduler(Loop):
             *(
                 Sample(metrics.CRON_TICKS, self._ticks[entry.name, outcome], (entry.name, outcome))
                 for entry in cron_entries.all()
-                for outcome in ("fired", "missed", "failed")
+                for outcome in ("fired", "missed", "failed", *(() if entry.overlap else ("skipped",)))
             ),
             *self._stored.samples(),
         ]
@@ -149,7 +151,7 @@ class Scheduler(Loop):
         return rows[0][0], entries
 
     def _try_to_fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool | None:
-        """Fire one tick; return whether this added its job, or None if it failed, which is logged once per tick.
+        """Fire or skip one tick; return whether this added its job, or None if it failed, logged once per tick.
 
         It fails, too, while another transaction holds the job's key. Raises the error if the database is lost.
         """
@@ -160,7 +162,10 @@ class Scheduler(Loop):
             return None
         try:
             add_job = partial(enqueue.add, job, using=self.using)
-            handle = fire(entry.name, tick, add_job, line=entry.override, advance=advance, using=self.using)
+            line, no_overlap_of = entry.override, "" if entry.overlap else entry.task_name
+            handle = fire(
+                entry.name, tick, add_job, line=line, no_overlap_of=no_overlap_of, advance=advance, using=self.using
+            )
         except Exception as error:
             if is_held_up(error):
                 self._report(logging.WARNING, events.CRON_HELD_UP, entry, tick, error=str(error).partition("\n")[0])
@@ -170,6 +175,10 @@ class Scheduler(Loop):
             self._report_failure(entry, tick, error)
             return None
         if handle is None:
+            return False
+        if isinstance(handle, str):
+            self._ticks[entry.name, "skipped"] += 1
+            log_event(logging.INFO, events.CRON_SKIPPED, entry=entry.name, tick=tick, outcome=handle)
             return False
         self._ticks[entry.name, "fired"] += 1
         added: dict[str, Any] = {"job_id": handle.id, "task_name": entry.task_name, "result": handle.action.value}
@@ -270,9 +279,19 @@ def register(names: Iterable[str], *, using: str) -> None:
 
 
 def fire(
-    entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, line: str = "", advance: bool = True, using: str
-) -> JobHandle | None:
+    entry: str,
+    tick: datetime,
+    add_job: Callable[[], JobHandle],
+    *,
+    line: str = "",
+    no_overlap_of: str = "",
+    advance: bool = True,
+    using: str,
+) -> JobHandle | str | None:
     """Insert the tick and add its job in one transaction; return None if another scheduler was first.
+
+    Of an entry that may not overlap, ``no_overlap_of`` is the task: while the entry's last job is not done, the tick is
+    recorded with its outcome, which is returned, and adds no job.
 
     ``advance`` moves the entry's last tick, and only forwards: nothing fires again if a clock steps back, and nothing
     fires if the entry is paused or ``line`` no longer overrides its own. Raises an error of which ``is_held_up`` is
@@ -283,6 +302,14 @@ def fire(
         fired = statements.rows("cron_tick", parameters, using=using)
         if not fired:
             return None
+        if no_overlap_of and advance:
+            [(is_unfinished,)] = statements.rows(
+                "cron_unfinished", {"entry": entry, "task": no_overlap_of}, using=using
+            )
+            if is_unfinished:
+                CronTick.objects.using(using).filter(pk=fired[0][0]).update(outcome=_SKIPPED)
+                skip(entry, tick, using=using)
+                return _SKIPPED
         handle = add_job()
         CronTick.objects.using(using).filter(pk=fired[0][0]).update(job_id=handle.id)
         if advance:

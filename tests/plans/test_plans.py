@@ -144,6 +144,12 @@ def test_fan_out_progress_uses_index(crowded: int) -> None:
     assert "salon_jobs_job_fan_out" in indexes(plan)
 
 
+def test_unfinished_jobs_of_cron_use_indexes(crowded: int) -> None:
+    plan = nodes("cron_unfinished", {"entry": "nightly", "task": "test-system"})
+    assert_no_full_scan(plan)
+    assert {"salon_jobs_job_leased", "salon_jobs_job_queued_task"} <= indexes(plan)
+
+
 def test_look_at_front_is_bounded(crowded: int) -> None:
     plan = nodes("queue_front", {"tasks": registry.task_names()})
     assert_no_full_scan(plan)

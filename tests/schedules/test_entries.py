@@ -107,6 +107,7 @@ def test_payload_is_built_or_copied_each_time() -> None:
         ({"timezone": "Asia/Tokio"}, "did you mean Asia/Tokyo"),
         ({"backfill": -HOUR}, "backfill is a timedelta of zero or more"),
         ({"backfill": 3600}, "backfill is a timedelta of zero or more"),
+        ({"overlap": None}, "overlap is True or False, not None"),
         ({"payload": [1]}, "payload is a dict or a function of the tick"),
         ({"name": ""}, "the name of a cron entry"),
         ({"name": "x" * 256}, "the name of a cron entry"),

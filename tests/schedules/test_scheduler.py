@@ -13,8 +13,14 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connections
 
-from salon_jobs import cron
-from salon_jobs.control import override_cron_entries, pause_cron_entries, resume_cron_entries
+from salon_jobs import cron, schedule
+from salon_jobs.control import (
+    override_cron_entries,
+    pause_cron_entries,
+    resume_cron_entries,
+    run_cron_entry,
+    run_schedule,
+)
 from salon_jobs.core.errors import CronInvalid, NotReady, OptionInvalid
 from salon_jobs.core.records import ActionResult
 from salon_jobs.dashboard.processes import cron as dashboard_cron
@@ -25,7 +31,7 @@ from tests import tasks
 from tests.jobs.threads import together
 from tests.metrics import of, shown
 from tests.settings import url_for
-from tests.support import change, elsewhere, event_fields, seen, wait_until_waiting
+from tests.support import change, elsewhere, event_fields, moved_to, seen, wait_until_waiting
 from tests.waiting import LIMIT_S
 
 TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
@@ -354,6 +360,65 @@ def test_held_key_delays_only_its_entry(crontab: None, caplog: pytest.LogCapture
     assert "cron_failed" not in caplog.text
     assert scheduler.fired_after_poll() == {"a-held", "b-free"}
     assert of(shown(scheduler.samples()), "cron_ticks_total", entry="a-held", outcome="failed") == 0
+
+
+def _outcomes(entry: str) -> list[tuple[Any, ...]]:
+    return seen("SELECT tick_at, job_id, outcome FROM salon_jobs_cron_tick WHERE entry = %s ORDER BY 1", entry)
+
+
+def test_unfinished_job_prevents_overlap(crontab: None, process_id: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Queued, running and waiting for a retry alike; another entry of the task is not affected."""
+    caplog.set_level("INFO", "salon_jobs")
+    cron("* * * * *", tasks.system, name="alone", overlap=False)
+    cron("* * * * *", tasks.system, name="beside")
+    scheduler = _known_for(2 * MINUTE)
+    [_, second] = _ticks(scheduler.now, 2)
+    scheduler.poll()
+    [(_, job, _), (_, none, outcome)] = _outcomes("alone")
+    assert (none, outcome) == (None, "skipped: the last one is not done")
+    assert [job_id is None for _, job_id, _ in _outcomes("beside")] == [False, False]
+    assert event_fields(caplog, "cron_skipped") == [{"entry": "alone", "tick": second, "outcome": outcome}]
+    samples = shown(scheduler.samples())
+    assert of(samples, "cron_ticks_total", entry="alone", outcome="skipped") == 1
+    [entry] = [each for each in dashboard_cron(using="owner") if each.name == "alone"]
+    assert (entry.result, entry.last_tick, entry.failed) == (outcome, second, False)
+    change(f"UPDATE salon_jobs_job SET {moved_to('running')} WHERE id = %s", job)
+    scheduler.now += MINUTE
+    scheduler.poll()
+    assert [outcome for *_, outcome in _outcomes("alone")][-1].startswith("skipped")
+    assert scheduler.run_at(second) == 1, "somebody asked for it"
+    change("DELETE FROM salon_jobs_job WHERE id = %s", job)
+    scheduler.now += MINUTE
+    scheduler.poll()
+    assert _outcomes("alone")[-1][1] is None, "the one that somebody asked for is not done"
+    change("DELETE FROM salon_jobs_job")
+    scheduler.now += MINUTE
+    scheduler.poll()
+    assert _outcomes("alone")[-1][1] is not None
+
+
+def test_unfinished_run_by_hand_prevents_overlap(crontab: None) -> None:
+    """Not that of a schedule of the same task, nor a job that no tick has added."""
+    cron("* * * * *", tasks.system, name="alone", overlap=False)
+    scheduler = _known_for(MINUTE)
+    schedule(tasks.system.call(note="n"), every=timedelta(days=1), key="k")
+    run_schedule("k")
+    tasks.system.enqueue(note="n")
+    by_hand = run_cron_entry("alone")
+    scheduler.poll()
+    assert [outcome for *_, outcome in _outcomes("alone")] == ["skipped: the last one is not done"]
+    change("DELETE FROM salon_jobs_job WHERE id = %s", by_hand.id)
+    scheduler.now += MINUTE
+    scheduler.poll()
+    assert _outcomes("alone")[-1][1] is not None
+
+
+def test_waiting_job_of_the_key_prevents_overlap(crontab: None) -> None:
+    """One that no tick has added, which the last tick found."""
+    waiting = tasks.keyed_system.enqueue(note="n")
+    cron("* * * * *", tasks.keyed_system, payload={"note": "n"}, name="alone", overlap=False)
+    _known_for(2 * MINUTE).poll()
+    assert [job_id for _, job_id, _ in _outcomes("alone")] == [waiting.id, None]
 
 
 def test_missed_ticks_are_reported_once(crontab: None, caplog: pytest.LogCaptureFixture) -> None:

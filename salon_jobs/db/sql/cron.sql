@@ -10,7 +10,8 @@ SELECT clock_timestamp(), e.name,
 
 -- name: cron_tick
 -- Claim one tick: the transaction that inserts the row enqueues the job. No row: it has fired already, or the entry was
--- paused or got another line since it was read. One that does not advance the entry is asked for by hand, and fires.
+-- paused or got another line since it was read. One that does not advance the entry is asked for by hand, and fires,
+-- even if it was skipped.
 -- Locks: the entry, until our commit; a concurrent claim waits for it, and for a change of the entry, then gets nothing.
 -- Role: worker.
 WITH unchanged AS MATERIALIZED (
@@ -21,8 +22,29 @@ WITH unchanged AS MATERIALIZED (
 )
 INSERT INTO salon_jobs_cron_tick (entry, tick_at)
 SELECT %(entry)s, %(tick_at)s WHERE NOT %(advance)s OR EXISTS (SELECT FROM unchanged)
-ON CONFLICT (entry, tick_at) DO NOTHING
+ON CONFLICT (entry, tick_at) DO UPDATE SET fired_at = clock_timestamp(), outcome = ''
+   WHERE NOT %(advance)s AND salon_jobs_cron_tick.job_id IS NULL
 RETURNING id
+
+-- name: cron_unfinished
+-- Tell whether a job of an entry is queued or running: that of its last tick, which may have been there before; or one
+-- of its task that an older tick or somebody by hand has added, which is of no other entry and of no schedule. Only for
+-- entries that may not overlap, in the transaction that has claimed the tick.
+-- Locks: none. Role: worker.
+SELECT EXISTS (
+    SELECT FROM salon_jobs_job j
+     WHERE j.state IN ('queued', 'running')
+       AND j.id = (SELECT t.job_id FROM salon_jobs_cron_tick t
+                    WHERE t.entry = %(entry)s AND t.job_id IS NOT NULL ORDER BY t.tick_at DESC LIMIT 1)
+) OR EXISTS (
+    SELECT FROM (SELECT id FROM salon_jobs_job
+                  WHERE state = 'running' AND task = %(task)s AND tick IS NOT NULL AND store_id IS NULL
+                  UNION ALL
+                 SELECT id FROM salon_jobs_job
+                  WHERE state = 'queued' AND task = %(task)s AND tick IS NOT NULL AND store_id IS NULL) j
+     WHERE NOT EXISTS (SELECT FROM salon_jobs_cron_tick t WHERE t.job_id = j.id AND t.entry <> %(entry)s)
+       AND NOT EXISTS (SELECT FROM salon_jobs_schedule_tick t WHERE t.job_id = j.id)
+)
 
 -- name: cron_results
 -- List the cron entries with the line that overrides the declared one, who set it and when, their last tick, whether its
