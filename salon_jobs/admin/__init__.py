@@ -14,6 +14,8 @@ from django.db.models import Model
 
 from salon_jobs import models
 from salon_jobs.core import lazy_names
+from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core.text import shown
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -71,10 +73,6 @@ class _LateAdmin(ModelAdmin):
         return getattr(self, name)
 
 
-for _model, _name, _ in _PAGES:
-    admin.site.register(_model, type(_name, (_LateAdmin,), {}))
-
-
 def _in_order_of_use(get_app_list: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     """Return a site's ``get_app_list`` with our pages in the order of use; Django sorts them by name."""
     places: dict[Any, int] = {model: place for place, (model, *_) in enumerate(_PAGES)}
@@ -92,4 +90,19 @@ def _in_order_of_use(get_app_list: Callable[..., list[Any]]) -> Callable[..., li
     return ordered
 
 
-setattr(admin.site, "get_app_list", _in_order_of_use(admin.site.get_app_list))  # noqa: B010 - a method of its class
+def register(site: admin.AdminSite) -> None:
+    """Register all our pages, the dashboard among them, on an admin site of the project; they link within that site.
+
+    The default site has them already. What the site has registered for one of our models stays. Call it before the URLs
+    of the site are read, as in the module that makes the site. Raises ConfigurationError for what is no site.
+    """
+    if not isinstance(site, admin.AdminSite):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"register takes an AdminSite, such as AdminSite(name='ops'), not {shown(site)}")
+    missing = [(model, name) for model, name, _ in _PAGES if not site.is_registered(model)]
+    for model, name in missing:
+        site.register(model, type(name, (_LateAdmin,), {}))
+    if missing:
+        setattr(site, "get_app_list", _in_order_of_use(site.get_app_list))  # noqa: B010 - a method of its class
+
+
+register(admin.site)

@@ -7,9 +7,12 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.test import Client, override_settings
+from django.urls import reverse
 
-from salon_jobs.admin import _in_order_of_use
+from salon_jobs.admin import _in_order_of_use, register
+from salon_jobs.core.errors import ConfigurationError
 from tests.admin.pages import ADMIN, Rows, html_of, page_of
 from tests.management.operator import add, insert
 from tests.support import change
@@ -57,6 +60,27 @@ def test_own_site_links_its_own_pages(operator: Client, big: int) -> None:
         text = answer.content.decode()
         assert not re.findall(r'"(/admin/(?!ops/)[^"]*)"', text), page
         assert not re.findall(r' style="[^"]*"', text), "a strict policy would block it"
+
+
+@override_settings(ROOT_URLCONF="tests.admin.own_urls")
+def test_own_site_is_the_only_one(operator: Client, big: int) -> None:
+    """It has all pages by one call, in the order of the default site, and the page that it registered before."""
+    paths = [f"{model._meta.model_name}/" for model in admin.site._registry if model._meta.app_label == "salon_jobs"]
+    assert len(paths) == 15
+    assert reverse("back-office:salon_jobs_dashboard_changelist") == f"{ADMIN}dashboard/"
+    for page in (*paths, f"job/{big}/change/", "job/failures/"):
+        answer = operator.get(f"{ADMIN}{page}", follow=True)
+        assert answer.status_code == 200, page
+    assert "Our jobs" in operator.get(f"{ADMIN}job/").content.decode()
+    index = operator.get(ADMIN).content.decode()
+    listed = re.findall(r'<tr class="model-(\w+)', index)
+    assert listed[:5] == ["dashboard", "job", "jobresult", "cronentrystate", "schedule"]
+
+
+@pytest.mark.parametrize("site", [admin.AdminSite, "ops", None])
+def test_what_is_no_site_is_refused(site: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"register takes an AdminSite, such as AdminSite\(name='ops'\)"):
+        register(site)
 
 
 def test_added_index_links_stay(two: tuple[Rows, Rows]) -> None:

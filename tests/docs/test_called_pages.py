@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.contrib import admin
+from django.urls import reverse
 
 import salon_jobs.admin
 from salon_jobs import flow
@@ -197,7 +198,7 @@ def test_django_tasks_page(calls: list[str], capsys: pytest.CaptureFixture[str])
 @page("how-to/dashboard")
 def test_pages_with_another_model_admin(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """As the themes section writes it: each page is ours and the theme's, and works on a site of its own."""
-    [register] = calls
+    [_, register] = calls
     site, theme = admin.AdminSite(), ModuleType("unfold.admin")
     for model, page_of_ours in admin.site._registry.items():
         if model._meta.app_label == "salon_jobs":
@@ -213,6 +214,15 @@ def test_pages_with_another_model_admin(calls: list[str], monkeypatch: pytest.Mo
         assert isinstance(found, theme.ModelAdmin)
         assert isinstance(found, getattr(salon_jobs.admin, name))
         assert found.get_urls()
+
+
+@page("how-to/dashboard")
+def test_pages_on_another_site(calls: list[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(calls[0], names)
+    urls = ModuleType("urls_of_the_page")
+    urls.urlpatterns = names["urlpatterns"]  # type: ignore[attr-defined]
+    assert reverse("ops:salon_jobs_dashboard_changelist", urlconf=urls) == "/ops/salon_jobs/dashboard/"  # type: ignore[arg-type]
 
 
 @page("how-to/steps")

@@ -21,6 +21,7 @@ from salon_jobs import (
     Retry,
     Snooze,
     access,
+    admin,
     aemit,
     afan_out,
     aschedule,
@@ -213,7 +214,7 @@ fanned = fan_out(of_store.using(priority=5), parameters, day=TODAY)
 fan_out(of_store, jobs.FanOut(then=system.call()), day=TODAY)
 assert_type(jobs.fan_out_progress(fanned.id), jobs.FanOutProgress)
 cron("0 18 * * *", system, payload=lambda tick: {"reason": tick.isoformat()}, timezone="Asia/Tokyo")
-cron("5 * * * *", system, payload={"reason": "cron"}, backfill=timedelta(hours=6), name="hourly")
+cron("5 * * * *", system, payload={"reason": "cron"}, backfill=timedelta(hours=6), name="hourly", overlap=False)
 with tenant_context(STORE):
     assert_type(current_store_id(), Any | None)
 with tenant_context(str(STORE), atomic=False):
@@ -321,6 +322,7 @@ enqueue_job("typing-system", {}, prioritty=1)  # E
 enqueue_job("typing-system", {}, run_at="soon")  # E
 cron("0 18 * * *", print)  # E
 cron("0 18 * * *", system, backfill=60)  # E
+cron("0 18 * * *", system, overlap="no")  # E
 fan_out("typing-store", day=TODAY)  # E
 fan_out(of_store, {"jitter": 5}, day=TODAY)  # E
 jobs.FanOut(timedelta(minutes=5))  # E
@@ -822,7 +824,9 @@ access.ManyToManyIsolation(name="tags_isolation")  # E
 tenancy.expect_no_rows("customer")  # E
 tenancy.violation_of("new row violates row-level security")  # E
 tenancy.form_errors()  # E
+admin.register(staff.StoreAdminSite(name="staff"))
 staff.StoreAdminSite(5)  # E
+admin.register(staff.StoreAdminSite)  # E
 staff.StoreAdminSiteMixin(5)  # E
 staff.StoreAdminMixin()  # E
 StoreAdminConfig()  # E
