@@ -206,8 +206,22 @@ LONGEST_RECORD: Final = 1 << 16
 _OF_ERRORS: Final = ("error", "detail", "reason")
 
 
+def _writes(handler: logging.Handler) -> bool:
+    return not isinstance(handler, logging.NullHandler)
+
+
 class JobLog(logging.Handler):
     """Handler that keeps the last lines that each run logs, and ignores what is logged outside of any."""
+
+    def listen(self) -> None:
+        """Handle each record once: at the root, or at the logger that passes it to its own handlers alone.
+
+        One that does not propagate and has no handler is silent on purpose.
+        """
+        loggers = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
+        heard = [each for each in loggers if not each.propagate and any(map(_writes, each.handlers))]
+        for each in (logging.root, *heard):
+            each.addHandler(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
         return current_run.get() is not None
@@ -233,7 +247,7 @@ def log_event(level: int, event: str, /, *, exc_info: BaseException | None = Non
         for name, value in fields.items():
             if isinstance(value, str) and (name in _OF_ERRORS or len(value) > LONGEST_MESSAGE):
                 fields[name] = shown_message(value)
-        text = visible(" ".join(f"{name}={value}" for name, value in fields.items()))
+        text = visible(" ".join(f"{name}={value}" for name, value in fields.items() if value is not None))
         extra = {"event": event, "event_fields": fields}
         if exc_info is None:
             logger.logger.log(level, "%s %s", event, text, extra=extra)
@@ -305,9 +319,9 @@ class JsonLinesHandler(LinesHandler):
         try:
             head = {**JsonFormatter.head(time.time(), level, logger.name), "event": event}
             try:
-                text = _as_text(_encoder().encode_lines([head | fields(record) for record in records]))
+                text = _as_text(_encoder().encode_lines([_of_store(head | fields(record)) for record in records]))
             except ValueError:
-                text = "".join(f"{_json_line(head | fields(record))}\n" for record in records)
+                text = "".join(f"{_json_line(_of_store(head | fields(record)))}\n" for record in records)
             if records:
                 with self.lock or nullcontext():
                     self.stream.write(text)
@@ -332,7 +346,7 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             of_ours = event is not None and record.exc_text
             line["traceback"] = of_ours or self.formatException(record.exc_info)
-        return _json_line(line)
+        return _json_line(_of_store(line))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the base class names it
         return "" if ei[1] is None else traceback_of(ei[1], ei[2])
@@ -345,6 +359,13 @@ class JsonFormatter(logging.Formatter):
             "level": logging.getLevelName(level).lower(),
             "logger": name,
         }
+
+
+def _of_store(line: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the store of a line that has none: many projects have none at all."""
+    if "store_id" in line and line["store_id"] is None:
+        del line["store_id"]
+    return line
 
 
 @cache

@@ -158,13 +158,11 @@ def _sentence(event: str, fields: Mapping[str, Any]) -> str:
 
 
 class _NewsOnly(logging.Filter):
-    """Logging filter for a terminal: drops what the banner says, and reports that nothing waits or runs."""
+    """Logging filter for a terminal: drops what the banner says, and reports that nothing runs."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         event: str | None = getattr(record, "event", None)
         fields: dict[str, Any] = getattr(record, "event_fields", {})
-        if event == events.QUEUE_LAG:
-            return bool(fields["lag_s"] >= 1)
         if event == events.PROCESS_STOPPING:
             return bool(fields["running"])
         return event not in (events.WORKER_STARTING, events.HEALTH_LISTENING)

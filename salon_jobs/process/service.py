@@ -182,7 +182,7 @@ class Service:
 
     def _register(self) -> bool:
         """Wait until database, role and schema are usable, and insert our row; return False when stopped first."""
-        logged = ""
+        logged: NotReady | SchemaMissing | None = None
         while not self._stopping.is_set():
             try:
                 check_worker(self._heartbeat.using)
@@ -193,9 +193,13 @@ class Service:
                 connections.close_all()
                 if self._burst:
                     raise
-                if str(error) != logged:
-                    logged = str(error)
-                    log_event(logging.ERROR, events.WAITING, code=error.code, detail=str(error))
+                if str(error) != str(logged):
+                    # What is missing changes while migrate runs; that a person has to run it, was said.
+                    told = isinstance(logged, SchemaMissing) and isinstance(error, SchemaMissing)
+                    logged = error
+                    log_event(
+                        logging.INFO if told else logging.ERROR, events.WAITING, code=error.code, detail=str(error)
+                    )
                 self._stopping.wait(_RETRY_S)
             else:
                 self._registered = True

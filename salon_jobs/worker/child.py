@@ -85,7 +85,7 @@ def run_child(descriptors: str) -> NoReturn:
     os.register_at_fork(after_in_child=stop_copied_loop)
     die_with_parent()
     if conf.keep_log != "none":
-        logging.getLogger().addHandler(JobLog())
+        JobLog().listen()
     is_clean = _Child(ControlChannel(socket.socket(fileno=channel_end)), in_flight, table).run()
     if is_clean:  # otherwise a job has outlived its grace, and so has this process
         tracing.flush(_FLUSH_S)

@@ -203,6 +203,8 @@ def _fail_overdue(run: InFlightRun, leases: Leases) -> None:
 
 _EVERY_S = 1.0
 _INSPECT_EVERY_S = 10.0
+# How late the oldest due job is when that is worth a record.
+_LATE_S = 1.0
 _PRUNE_EVERY_S = 60.0
 _SWEEP_STALE_S = 60.0
 
@@ -277,5 +279,7 @@ class Maintenance(Loop):
         if front.unknown_tasks and front.unknown_tasks != self.front.unknown_tasks:
             tasks = list(front.unknown_tasks)
             log_event(logging.WARNING, events.TASKS_UNKNOWN, code="JOB.UNKNOWN_TASK", tasks=tasks, detail=_UNDECLARED)
-        log_event(logging.INFO, events.QUEUE_LAG, lag_s=round(front.lag_s, 3))
+        # An idle or quick worker has nothing to say: the metric is there for that.
+        news = max(front.lag_s, self.front.lag_s) >= _LATE_S
+        log_event(logging.INFO if news else logging.DEBUG, events.QUEUE_LAG, lag_s=round(front.lag_s, 3))
         self.front = front

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,6 +16,18 @@ from salon_jobs.core.events import JsonLinesHandler, log_batch, log_event
 from tests.core.log_lines import Counted, only_handler, without_time
 
 FIELDS: list[dict[str, Any]] = [{"task_name": "caf\udce9", "job_id": number, "store_id": None} for number in range(3)]
+
+
+@contextmanager
+def seen_by(handler: logging.StreamHandler[Any]) -> Generator[Counted]:
+    """Add a handler to our logger."""
+    written = Counted()
+    handler.setStream(written)
+    logging.getLogger("salon_jobs").addHandler(handler)
+    try:
+        yield written
+    finally:
+        logging.getLogger("salon_jobs").removeHandler(handler)
 
 
 def test_batch_looks_like_single_events() -> None:
@@ -28,18 +42,26 @@ def test_batch_looks_like_single_events() -> None:
     assert len(together) == 3
 
 
+def test_line_without_store_names_none() -> None:
+    """Neither as JSON, one by one or many at once, nor as the text that a host's own formatter writes."""
+    fields: list[dict[str, Any]] = [{"job_id": 1, "store_id": None}, {"job_id": 2, "store_id": "x"}]
+    with only_handler() as stream, seen_by(logging.StreamHandler()) as other:
+        log_batch(logging.INFO, events.JOB_SUCCEEDED, fields, fields=dict)  # one by one: there are two handlers
+        lines = without_time(stream.getvalue())
+    with only_handler() as stream:
+        log_batch(logging.INFO, events.JOB_SUCCEEDED, fields, fields=dict)
+        assert without_time(stream.getvalue()) == lines
+    assert ["store_id" in line for line in lines] == [False, True]
+    assert other.getvalue().splitlines() == ["job_succeeded job_id=1", "job_succeeded job_id=2 store_id=x"]
+
+
 def test_levels_and_other_handlers() -> None:
-    other = Counted()
-    handler = logging.StreamHandler(other)
     with only_handler() as stream:
         log_batch(logging.DEBUG, events.JOB_SUCCEEDED, FIELDS, fields=dict)
         log_batch(logging.INFO, events.JOB_SUCCEEDED, [], fields=dict)
         assert stream.getvalue() == ""
-        logging.getLogger("salon_jobs").addHandler(handler)
-        try:
+        with seen_by(logging.StreamHandler()) as other:
             log_batch(logging.INFO, events.JOB_SUCCEEDED, FIELDS, fields=dict)
-        finally:
-            logging.getLogger("salon_jobs").removeHandler(handler)
         assert len(stream.getvalue().splitlines()) == 3
     assert other.getvalue().count("job_succeeded") == 3
 

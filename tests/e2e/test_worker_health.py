@@ -132,24 +132,29 @@ def test_burst_says_at_once_what_is_wrong(migrated: None) -> None:
 
 def test_pending_migrations_are_waited_for(migrated: None) -> None:
     with spare_database(copied=True) as name, psycopg.connect(url_for(None, name), autocommit=True) as owner:
-        row = owner.execute(
-            "DELETE FROM django_migrations WHERE id = (SELECT max(id) FROM django_migrations WHERE app = 'salon_jobs')"
-            " RETURNING name"
-        ).fetchone()
-        assert row is not None
+        first, last = sorted(
+            owner.execute(
+                "DELETE FROM django_migrations WHERE id IN"
+                " (SELECT id FROM django_migrations WHERE app = 'salon_jobs' ORDER BY id DESC LIMIT 2) RETURNING name"
+            ).fetchall()
+        )
+        applied = "INSERT INTO django_migrations (app, name, applied) VALUES ('salon_jobs', %s, now())"
         with WorkerProcess(url=url_for(WORKER, name), **FAST) as worker:
-            worker.wait_for("waiting", code="WORKER.SCHEMA_MISSING")
+            worker.wait_for("waiting", code="WORKER.SCHEMA_MISSING", level="error")
+            owner.execute(applied, first)
+            worker.wait_for("waiting", code="WORKER.SCHEMA_MISSING", level="info")
             status, answer = worker.ask("/readyz")
             assert (status, answer["code"]) == (503, "WORKER.SCHEMA_MISSING")
-            assert f"salon_jobs.{row[0]}" in answer["detail"]
+            assert f"salon_jobs.{last[0]}" in answer["detail"]
             assert worker.ask("/healthz")[0] == 200
-            owner.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('salon_jobs', %s, now())", row)
+            owner.execute(applied, last)
             worker.wait_until_ready()
             owner.execute("ALTER TABLE salon_jobs_job RENAME TO elsewhere")
             eventually(lambda: worker.readiness().get("code"), "WORKER.SCHEMA_MISSING")
             owner.execute("ALTER TABLE elsewhere RENAME TO salon_jobs_job")
             worker.wait_until_ready()
             assert worker.end() == 0
+            assert len(worker.logged("waiting", level="error")) == 1
 
 
 def test_unknown_task_is_left_alone_and_shown(database: None) -> None:

@@ -75,9 +75,9 @@ def test_records_name_the_job_during_its_run(stores: list[UUID], configure: Conf
     output, expected = configure(), []
     for declared, store in ((tasks.in_store, stores[0]), (tasks.outside, stores[1]), (tasks.system, None)):
         given: dict[str, Any] = {"store_id": store} if store else {}
-        of_store = str(store) if store else None
+        of_store = {"store_id": str(store)} if store else {}
         job_id = declared.enqueue(**given).id
-        expected.append({"task_name": declared.name, "job_id": job_id, "store_id": of_store, "attempt": 1})
+        expected.append({"task_name": declared.name, "job_id": job_id, **of_store, "attempt": 1})
     run_all()
     host.info("asking the printer")
     records = output.records(logger="host.tills")

@@ -107,7 +107,7 @@ def test_log_line_of_success(work: Work) -> None:
     assert [line["duration_ms"] for line in lines] == [125.0, 125.0, 62.5, 62.5]
     assert [line.get("chunk") for line in lines] == [None, None, 2, 2]
     said = {"level": "info", "logger": "salon_jobs", "event": "job_succeeded", "queue": "default", "duration_ms": 125.0}
-    assert lines[0] == {**said, "task_name": "test-system", "job_id": job.id, "store_id": None, "attempt": 1}
+    assert lines[0] == {**said, "task_name": "test-system", "job_id": job.id, "attempt": 1}
 
 
 # What the server refuses

@@ -263,11 +263,22 @@ log = logging.getLogger("tests.shop")
 def job_log() -> Iterator[JobLog]:
     """Keep lines as a worker's process does."""
     handler = JobLog()
-    logging.getLogger().addHandler(handler)
+    own = {name: logging.getLogger(f"tests.{name}") for name in ("own", "own.part", "silent", "mute")}
+    for logger in own.values():
+        logger.propagate = False
+        logger.setLevel(logging.INFO)
+    own["own"].addHandler(logging.StreamHandler(StringIO()))
+    own["own.part"].addHandler(logging.StreamHandler(StringIO()))
+    own["silent"].addHandler(logging.NullHandler())
+    handler.listen()
     log.setLevel(logging.INFO)
     yield handler
-    logging.getLogger().removeHandler(handler)
     log.setLevel(logging.NOTSET)
+    logging.getLogger().removeHandler(handler)
+    for logger in own.values():
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+        logger.handlers.clear()
 
 
 @pytest.mark.usefixtures("job_log")
@@ -301,6 +312,20 @@ def test_log_of_failed_attempt(work: Work) -> None:
     [line] = other.log.splitlines()
     assert line.endswith(r" WARNING tests.shop: of the coroutine \x1b[31m\x00")
     assert all("tests.shop: charging password=***" in text for text in shown_to_people(first))
+
+
+@pytest.mark.usefixtures("job_log")
+def test_log_of_loggers_that_do_not_propagate(work: Work) -> None:
+    """Each line is there once; a logger that writes nowhere stays silent."""
+
+    def fail(**_: object) -> None:
+        for name in ("shop", "own", "own.part", "own.other", "silent", "mute"):
+            logging.getLogger(f"tests.{name}").info("here")
+        raise ValueError
+
+    [error] = get_job(work.run_on_thread(fail, tasks.system)).errors
+    said = [line.split()[-2] for line in error.log.splitlines() if line.endswith(": here")]
+    assert said == ["tests.shop:", "tests.own:", "tests.own.part:", "tests.own.other:"]
 
 
 @pytest.mark.usefixtures("job_log")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -314,3 +315,18 @@ def test_task_registered_while_looking(monkeypatch: pytest.MonkeyPatch, caplog: 
     assert maintenance.front.unknown_tasks == ("never-seen",)
     fields: list[Any] = [vars(record).get("event_fields") for record in caplog.records if "tasks" in record.message]
     assert [each["tasks"] for each in fields] == [["never-seen"]]
+
+
+def test_lag_is_told_while_jobs_are_late(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """And once more when they no longer are; an idle worker says nothing every ten seconds."""
+    lags = [0.0, 0.4, 5.0, 7.0, 0.2, 0.2, 0.0]
+    fronts = iter(map(QueueFront, lags))
+    monkeypatch.setattr(maintenance_module, "look_at_queue", lambda **_: next(fronts))
+    monkeypatch.setattr(maintenance_module, "_INSPECT_EVERY_S", 0.0)
+    maintenance = Maintenance(using="default")
+    with caplog.at_level(logging.DEBUG, "salon_jobs"):
+        for _ in lags:
+            maintenance.poll()
+    told = [record for record in caplog.records if getattr(record, "event", "") == "queue_lag"]
+    assert [vars(record)["event_fields"]["lag_s"] for record in told] == lags
+    assert [record.levelname for record in told] == ["DEBUG", "DEBUG", "INFO", "INFO", "INFO", "DEBUG", "DEBUG"]
