@@ -103,7 +103,8 @@ class SalonJobsBackend(BaseTaskBackend):
         try:
             check_options(self.options)
         except OptionInvalid as error:
-            raise ImproperlyConfigured(f"{path}: {error}") from error
+            name, _, fault = str(error).partition(" ")
+            raise ImproperlyConfigured(f"{path}[{name!r}] {fault}") from error
 
     def validate_task(self, task: AnyTask) -> None:
         """Validate a task and register it for the workers of this process. Raises InvalidTask.

@@ -5,7 +5,9 @@ Nothing else imports either of them, so the rest of the backend is the same for 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, cast
 
 import django
 from django.core.exceptions import ImproperlyConfigured
@@ -26,6 +28,7 @@ __all__ = [
     "task_enqueued",
     "task_finished",
     "task_started",
+    "unheard_receivers",
 ]
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
@@ -55,3 +58,21 @@ else:
     from django_tasks.utils import normalize_json
 
     LOGGER = "django_tasks"
+
+
+def unheard_receivers() -> list[str]:
+    """Return the receivers of the backport's signals that nothing calls, since Django has signals of its own.
+
+    By their dotted paths; without those of the backport itself.
+    """
+    backport: Any = sys.modules.get("django_tasks.signals")
+    if backport is None or backport.task_finished is task_finished:
+        return []
+    names: set[str] = set()
+    for signal in (backport.task_enqueued, backport.task_started, backport.task_finished):
+        for _, receiver, *_ in signal.receivers:
+            function: Any = cast("Any", receiver)() if isinstance(receiver, weakref.ref) else receiver
+            module = getattr(function, "__module__", type(function).__module__)
+            if function is not None and not f"{module}.".startswith("django_tasks."):
+                names.add(f"{module}.{getattr(function, '__qualname__', type(function).__qualname__)}")
+    return sorted(names)

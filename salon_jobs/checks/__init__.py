@@ -288,6 +288,24 @@ def check_crontab() -> list[CheckMessage]:
     return [Warning(text, hint=hint, id="salon_jobs.W072")]
 
 
+def check_task_signals() -> list[CheckMessage]:
+    """Warn of receivers of ``django_tasks.signals`` where only those of ``django.tasks`` are sent."""
+    framework = sys.modules.get("salon_jobs.backend.framework")  # loaded where TASKS names our backend
+    unheard: list[str] = [] if framework is None else framework.unheard_receivers()
+    if not unheard:
+        return []
+    more = [f"{len(unheard) - _SHOWN} more"] if len(unheard) > _SHOWN else []
+    text = (
+        "receivers of django_tasks.signals that are never called, since this version of Django has tasks of its own:"
+        f" {', '.join(unheard[:_SHOWN] + more)}"
+    )
+    hint = (
+        "connect them to the signals of django.tasks.signals; import exceptions and classes from django.tasks too,"
+        " which this check cannot see"
+    )
+    return [Warning(text, hint=hint, id="salon_jobs.W073")]
+
+
 OURS: Final = f"{TenantMiddleware.__module__}.{TenantMiddleware.__name__}"
 # By name: the module can only be imported when django.contrib.auth is installed.
 _SIGNS_IN: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -336,6 +354,7 @@ _CHECKS: Final = (
     check_requests,
     check_isolation,
     check_crontab,
+    check_task_signals,
 )
 
 

@@ -21,7 +21,8 @@ from salon_jobs.db.instants import UtcLoader
 
 # The remedy in every message about a database that is not PostgreSQL.
 POSTGRESQL_REMEDY: Final = (
-    "set the alias's ENGINE to 'django.db.backends.postgresql'; a server to try it with:"
+    "set the alias's ENGINE to 'django.db.backends.postgresql', or keep the jobs in a second database: an alias with"
+    " that ENGINE, named by SALON_JOBS['DATABASE']; a server to try it with:"
     " docker run --publish 5432:5432 --env POSTGRES_PASSWORD=secret postgres:18"
 )
 

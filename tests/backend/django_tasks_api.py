@@ -16,7 +16,7 @@ PACKAGE: Final = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
 LOGGER: Final = PACKAGE
 
 _tasks: Any = import_module(PACKAGE)
-_signals: Any = import_module(f"{PACKAGE}.signals")
+signals: Any = import_module(f"{PACKAGE}.signals")
 _exceptions: Any = import_module(f"{PACKAGE}.exceptions")
 
 
@@ -37,7 +37,7 @@ def task(*functions: Any, **options: Any) -> Any:
 
 task_backends: Final = _tasks.task_backends
 default_task_backend: Final = _tasks.default_task_backend
-task_enqueued: Final = _signals.task_enqueued
-task_started: Final = _signals.task_started
-task_finished: Final = _signals.task_finished
+task_enqueued: Final = signals.task_enqueued
+task_started: Final = signals.task_started
+task_finished: Final = signals.task_finished
 TaskResultMismatch: Final = _exceptions.TaskResultMismatch

@@ -23,7 +23,7 @@ from django.test.utils import CaptureQueriesContext
 from salon_jobs import Backoff
 from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend import task as own_task
-from salon_jobs.backend.framework import InvalidTask, TaskResult, TaskResultStatus
+from salon_jobs.backend.framework import InvalidTask, TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from salon_jobs.core.units import LATEST
 from salon_jobs.testing import drain_jobs
 from tests.backend import calls
@@ -276,12 +276,30 @@ def test_job_key_replaces_waiting_job() -> None:
     ("options", "message"),
     [
         ({"max_atempts": 3}, r"TASKS\['default'\]\['OPTIONS'\] has an unknown key 'max_atempts'; did you mean"),
-        ({"max_attempts": "3"}, r"TASKS\['default'\]\['OPTIONS'\]: max_attempts must be a whole number"),
+        ({"max_attempts": "3"}, r"TASKS\['default'\]\['OPTIONS'\]\['max_attempts'\] must be a whole number"),
+        ({"max_attempts": 0}, r"\['max_attempts'\] must be a whole number from 1"),
+        ({"keep_result": 0}, r"\['keep_result'\] must be a timedelta .*, not 0; write timedelta\(seconds=0\)"),
+        ({"keep_result": timedelta(-1)}, r"\['keep_result'\] must be a timedelta from zero to 36,500 days"),
+        ({"timeout": timedelta(0)}, r"\['timeout'\] must be a timedelta above zero"),
+        ({"at_most_once": True, "max_attempts": 2}, r"\['at_most_once'\] does not go with max_attempts=2"),
     ],
 )
 def test_wrong_backend_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=message):
         SalonJobsBackend("default", {"OPTIONS": options})
+
+
+def test_backend_options_hold_for_tasks_as_they_are() -> None:
+    """Those of a package, which nobody can edit: attempts, and no result; what a task says itself goes first."""
+    options = {"max_attempts": 3, "keep_result": timedelta(0)}
+    with override_settings(TASKS={**TASKS, "default": {"BACKEND": BACKEND, "OPTIONS": options}}):
+        result = task(calls.plain).enqueue()
+        own = task(calls.plain).using(max_attempts=5, keep_result=timedelta(hours=1)).enqueue()
+        assert [row["max_attempts"] for row in rows()] == [3, 5]
+        drain_jobs()
+        with pytest.raises(TaskResultDoesNotExist):
+            default_task_backend.get_result(result.id)
+        assert default_task_backend.get_result(own.id).is_finished
 
 
 def test_settings_may_move_task_to_backend() -> None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import django
+import pytest
+from django.dispatch import Signal
 
 from salon_jobs.backend import SalonJobsBackend
+from salon_jobs.checks import check_task_signals
+from tests.backend.django_tasks_api import signals as framework_signals
 from tests.e2e.worker_process import INHERITED
 from tests.interpreter import run_python
 
@@ -79,6 +85,61 @@ call_command("check", "--tag", "salon_jobs")
     assert done.returncode == 0, done.stderr
     assert "(salon_jobs.W072) cron entries that start nothing" in done.stderr
     assert "'shop.tasks.tidy' (of ImmediateBackend)" in done.stderr
+
+
+def test_receivers_of_the_backport_are_named(tmp_path: Path) -> None:
+    """Where Django has tasks of its own, nothing sends the backport's signals; on 5.2 it is the one that is served."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "shop" / "tasks.py").write_text("""
+from django.dispatch import receiver
+from django_tasks import signals, task
+
+@task
+def tidy(): ...
+
+@receiver(signals.task_finished)
+def tell(**_): ...
+
+class Told:
+    def __call__(self, **_): ...
+    def told(self, **_): ...
+
+told = Told()
+signals.task_enqueued.connect(told)
+signals.task_started.connect(told.told)
+signals.task_started.connect(lambda **_: None)  # gone at once
+signals.task_finished.connect(lambda **_: None, weak=False)
+""")
+    code = """
+from django.core.management import call_command
+django.setup()
+call_command("check", "--tag", "salon_jobs")
+"""
+    done = python(tmp_path, code, apps=["django_tasks", *INSTALLED, "shop"])
+    assert done.returncode == 0, done.stderr
+    if django.VERSION < (6, 0):
+        assert "salon_jobs.W073" not in done.stderr
+        return
+    assert (
+        "(salon_jobs.W073) receivers of django_tasks.signals that are never called, since this version of Django has"
+        " tasks of its own: shop.tasks.<lambda>, shop.tasks.Told, shop.tasks.Told.told, shop.tasks.tell\n"
+    ) in done.stderr
+    assert "connect them to the signals of django.tasks.signals" in done.stderr
+
+
+def test_unheard_receivers_beside_other_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a newer Django, whose own signals are not the backport's."""
+    backport = ModuleType("django_tasks.signals")
+    for name in ("task_enqueued", "task_started", "task_finished"):
+        setattr(backport, name, Signal())
+    monkeypatch.setitem(sys.modules, "django_tasks.signals", backport)
+    assert check_task_signals() == []
+    backport.task_finished.connect(test_backend_is_djangos)
+    [warning] = check_task_signals()
+    assert (warning.id, f"{__name__}.test_backend_is_djangos" in warning.msg) == ("salon_jobs.W073", True)
+    monkeypatch.setitem(sys.modules, "django_tasks.signals", framework_signals)
+    assert check_task_signals() == [], "those that are sent"
 
 
 def test_check_names_other_database(tmp_path: Path) -> None:

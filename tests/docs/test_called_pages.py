@@ -8,6 +8,7 @@ import re
 import sys
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -21,7 +22,12 @@ import salon_jobs.admin
 from salon_jobs import flow
 from salon_jobs.schedules.due import StoredSchedules
 from salon_jobs.testing import drain_jobs
+from tests.backend.django_tasks_api import PACKAGE
+from tests.databases import spare_database
+from tests.docs.markdown import blocks, read
+from tests.integrations.tiny_project import TinyProject
 from tests.management.operator import run
+from tests.settings import url_for
 from tests.support import change, seen
 from tests.tasks import system
 
@@ -193,6 +199,44 @@ def test_django_tasks_page(calls: list[str], capsys: pytest.CaptureFixture[str])
     change("UPDATE salon_jobs_schedule SET next_at = now(), owed_from = now() - interval '1 h'")
     StoredSchedules(using="default").poll()
     assert [job.task for job in drain_jobs()] == ["shop.tasks.import_catalogue"]
+
+
+SHOP_TASKS = f"from {PACKAGE} import task\n@task\ndef send_receipt(order_id): return order_id\n"
+ENQUEUE = (
+    "from shop.tasks import send_receipt as task; result = task.enqueue(order_id=7); print(result.id, result.status)"
+)
+
+
+def on_either(folder: Path, url: str) -> TinyProject:
+    """Return a migrated project with the settings of the page, for SQLite and for PostgreSQL."""
+    project = TinyProject(folder, url=url, tasks=SHOP_TASKS, forked=True)
+    [chosen] = [each.text for each in blocks(read("docs/how-to/django-tasks.md")) if each.action.endswith("_too.py")]
+    with (folder / "tiny_settings.py").open("a") as settings:
+        settings.write("\n" + chosen.replace("django.tasks", PACKAGE))
+    for command in ("check", "migrate"):
+        done = project.manage(command)
+        assert done.returncode == 0, done.stderr
+    return project
+
+
+@pytest.mark.process
+def test_django_tasks_page_on_sqlite(tmp_path: Path) -> None:
+    project = on_either(tmp_path, f"sqlite:///{tmp_path}/db.sqlite3")
+    done = project.manage("shell", "--no-imports", "-c", ENQUEUE)
+    assert done.stdout.split()[1:] == ["SUCCESSFUL"], done.stderr
+    assert "Unknown command: 'runworker'" in project.manage("runworker", "--burst").stderr
+
+
+@pytest.mark.process
+def test_django_tasks_page_on_postgresql_as_well(tmp_path: Path, migrated: None) -> None:
+    with spare_database(copied=False) as name:
+        project = on_either(tmp_path, url_for(None, name))
+        done = project.manage("shell", "--no-imports", "-c", ENQUEUE)
+        result_id, status = done.stdout.split()
+        assert status == "READY", done.stderr
+        assert project.manage("runworker", "--burst", "--processes", "1").returncode == 0
+        look = f"from shop.tasks import send_receipt as task; print(task.get_result({result_id!r}).return_value)"
+        assert project.manage("shell", "--no-imports", "-c", look).stdout == "7\n"
 
 
 @page("how-to/dashboard")

@@ -41,7 +41,11 @@ def test_another_database_is_one_clear_message(tmp_path: Path, command: tuple[st
     done = new_project(tmp_path, url=f"sqlite:///{tmp_path}/db.sqlite3", tasks=TASKS).manage(*command)
     assert done.returncode == 1
     assert "the database 'default' is SQLite, but salon_jobs needs PostgreSQL" in done.stderr
-    assert "set the alias's ENGINE to 'django.db.backends.postgresql'" in done.stderr
+    assert (
+        "set the alias's ENGINE to 'django.db.backends.postgresql', or keep the jobs in a second database"
+        in done.stderr
+    )
+    assert "named by SALON_JOBS['DATABASE']" in done.stderr
     assert "docker run --publish 5432:5432" in done.stderr
     assert command is ENQUEUE or "Traceback" not in done.stderr
     assert "models.W" not in done.stderr, "Django warns of each index"
