@@ -48,7 +48,7 @@ ENDED: Final = gettext_noop("ended")
 
 def became_of(outcome: str | None) -> str:
     """Return what became of a tick, in words: its state, and the reason; one that is no code of ours as recorded."""
-    state, colon, reason = (outcome or gettext_noop("no longer recorded")).partition(":")
+    state, colon, reason = (outcome or ENDED).partition(":")
     reason = reason.strip()
     if state == JobState.CANCELLED and reason == JobState.CANCELLED:
         return gettext(state)

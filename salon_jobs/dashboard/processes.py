@@ -12,7 +12,7 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import CronInvalid
 from salon_jobs.core.records import StoreId
 from salon_jobs.core.units import gettext_noop
-from salon_jobs.dashboard.labels import override_of
+from salon_jobs.dashboard.labels import ENDED, override_of
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.models import CronEntryState
@@ -123,6 +123,6 @@ def cron(*, using: str) -> tuple[CronAtWork, ...]:
                 timing = (expression.line, expression.timezone, override_of(state, entry), expression.next_after(now))
             except CronInvalid as error:
                 timing, invalid = (state.line, entry.expression.timezone, override_of(state, entry), None), str(error)
-        result = gettext_noop("never fired") if tick is None else outcome or gettext_noop("no longer recorded")
+        result = gettext_noop("never fired") if tick is None else outcome or ENDED
         entries.append(CronAtWork(name, *timing, tick, fired_at, job_id, result, invalid))
     return tuple(entries)

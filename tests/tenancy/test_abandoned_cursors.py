@@ -14,7 +14,7 @@ from psycopg.adapt import Dumper
 
 from project.salon.models import Store
 from salon_jobs import tenant_context
-from salon_jobs.tenancy.connections import reset
+from salon_jobs.tenancy.connections import reset, watch_sessions
 from tests.support import seen
 from tests.tenancy.session_state import JobSequence, Kind, every_kind, in_store
 from tests.tenancy.web import Hook, does, member_of, signed_in, write, written
@@ -63,6 +63,8 @@ def test_cursor_of_earlier_request(kept: list[UUID]) -> None:
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "reset"])
 def test_ended_cursor_closes_nothing_and_reads_no_more(stores: list[UUID], end: str) -> None:
+    connection.close()
+    watch_sessions(keep_all=True)  # as a worker does
     held: Held = []
     if end == "reset":
         begin_reading(held)  # in autocommit, so that only the reset closes it
