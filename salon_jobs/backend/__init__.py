@@ -6,6 +6,7 @@ TASKS = {"default": {"BACKEND": "salon_jobs.backend.SalonJobsBackend"}}
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -136,6 +137,10 @@ class SalonJobsBackend(BaseTaskBackend):
         update(result, job_id=added.id)
         # The job may be committed already, so a failing receiver must not look as if it had prevented it.
         task_enqueued.send_robust(type(self), task_result=result)
+        if enqueue.at_once:
+            enqueue.returned(None)
+            with suppress(TaskResultDoesNotExist):  # nothing is known of a job that keeps no result
+                result.refresh()
         return cast("TaskResult[P, R]", result)
 
     def declaration_of(self, task: AnyTask) -> handlers.TaskHandler:

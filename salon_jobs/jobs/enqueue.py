@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import chain, repeat
 from operator import attrgetter, is_
-from typing import Any, Final, Unpack
+from typing import Any, Final, TypeVar, Unpack
 from uuid import UUID
 
 from django.db import connections, transaction
@@ -31,9 +31,13 @@ from salon_jobs.jobs.options import EnqueueOptions, NewJob
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.signals import job_enqueued
 
+R = TypeVar("R")
+
 # Payload of the notification that asks for running jobs to be cancelled; each process looks up which jobs are its own.
 CANCEL: Final = "cancel"
 wake_ups: Final = WakeUps(CHANNEL)
+#: What runs jobs before an enqueue returns, in tests that want it; the last one is called.
+at_once: Final[list[Callable[[], object]]] = []
 
 
 class JobContent(Struct, frozen=True, gc=False):
@@ -331,6 +335,16 @@ def _add_keys(pattern: NewJob, contents: Sequence[JobContent], using: str) -> li
             if len(handles) == len(contents):
                 return [handles[content.store_id, content.job_key] for content in contents]
     raise EnqueueRefused("the holders of these job keys kept changing; enqueue again")
+
+
+def returned(given: R) -> R:
+    """Return what an enqueue gives its caller, after the jobs have run in a test where they run at once.
+
+    What enqueues for a caller ends with it; what must write more for the same jobs first, such as a flow, writes that.
+    """
+    if at_once:
+        at_once[-1]()
+    return given
 
 
 def enqueue_job(name: str, payload: dict[str, Any], **options: Unpack[EnqueueOptions]) -> JobHandle:

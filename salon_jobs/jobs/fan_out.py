@@ -19,7 +19,7 @@ from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs.current import running
-from salon_jobs.jobs.enqueue import add_follow_up, enqueue_cursor, wake_ups
+from salon_jobs.jobs.enqueue import add_follow_up, enqueue_cursor, returned, wake_ups
 from salon_jobs.jobs.options import FanOut
 from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import BoundTask, follow_up
@@ -88,7 +88,7 @@ def fan_out(
             add_follow_up(then, ids or (), using=using)
         if job.is_due:
             wake_ups.after_commit(using)
-    return FanOutResult(inserted, kept, record[0], paused)
+    return returned(FanOutResult(inserted, kept, record[0], paused))
 
 
 async def afan_out(

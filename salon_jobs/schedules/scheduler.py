@@ -220,7 +220,7 @@ def run_cron_entry(name: str) -> JobHandle:
     except Exception as error:  # the project's own function
         cause = f"{type(error).__name__}: {message_of(error)}"
         raise CronInvalid(f"the payload function of cron entry {name!r} raised {cause}") from error
-    return enqueue.add(job)
+    return enqueue.returned(enqueue.add(job))
 
 
 def pause_cron_entries(names: Iterable[str], *, by: str = "", using: str | None = None) -> list[ActionResult[str]]:

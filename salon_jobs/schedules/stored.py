@@ -196,7 +196,7 @@ def run_schedule(schedule: str | int | ScheduleHandle, *, by: str = "", using: s
         [(now,)] = statements.rows("schedule_clock", using=alias)
         handle = enqueue.add(replace(job, tick=now), using=alias)
         _change([id_], "ran", by=by, job_id=handle.id, using=alias)
-    return handle
+    return enqueue.returned(handle)
 
 
 _names: Final = partial(one_or_several, "schedules are handles, IDs or keys", longest_key=_LONGEST)

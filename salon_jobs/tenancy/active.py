@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from django.db import connections, transaction
@@ -283,6 +283,36 @@ def run_as_system_task(name: str, function: Callable[..., R], *arguments: Any, *
         return function(*arguments, **named)
     finally:
         _system_task.reset(token)
+
+
+def call_outside(function: Callable[[], R]) -> R:
+    """Call a function as code outside every context, on the same connections; the code of the contexts waits for it.
+
+    For jobs that a test runs before ``enqueue`` returns. Context variables, such as the language, are as in a new
+    thread. Afterwards the store is set again.
+    """
+    surrounds = _surrounding.get()
+    with ExitStack() as exits:
+        for connection in connections.all(initialized_only=True):
+            context = innermost(connection)
+            if context is None:
+                continue
+            wrappers, is_in_session = [*connection.execute_wrappers], session_context(connection) is not None
+            connection.execute_wrappers[:] = [each for each in wrappers if each not in surrounds]
+            exits.callback(_set_again, connection, context, wrappers)
+            if in_transaction(connection):
+                guc.set_local(connection, None)
+            elif is_in_session:
+                guc.set_session(connection, None)
+        return Context().run(function)
+
+
+def _set_again(connection: BaseDatabaseWrapper, context: ActiveContext, wrappers: list[Any]) -> None:
+    connection.execute_wrappers[:] = wrappers
+    if can_run_in_transaction(connection):
+        guc.set_local(connection, context.store)
+    elif not in_transaction(connection) and (session := session_context(connection)) is not None:
+        guc.set_session(connection, session.store)
 
 
 def carry_to_callbacks(connection: BaseDatabaseWrapper, store: StoreId, *, since: int = 0) -> None:

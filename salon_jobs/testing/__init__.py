@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from salon_jobs.testing.at_once import run_at_once
 from salon_jobs.testing.drain import DrainedJob, DrainedMessage, assert_enqueued, drain_jobs, drain_outbox, perform_job
 from salon_jobs.testing.isolation import as_role, as_store, assert_isolated
 
@@ -15,4 +16,5 @@ __all__ = [
     "drain_jobs",
     "drain_outbox",
     "perform_job",
+    "run_at_once",
 ]

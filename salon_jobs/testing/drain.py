@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_here = threading.local()
+
 
 @dataclass(frozen=True, slots=True)
 class DrainedJob:
@@ -75,6 +78,7 @@ def drain_jobs(
     drained: list[DrainedJob] = []
     if leases.connection.in_atomic_block:  # it may never commit: ``then`` is enqueued as the jobs end
         statements.execute("count_ends_at_once", using=leases.using)
+    was_draining, _here.drains = is_draining(), True
     try:
         while True:
             if not (claimed := leases.claim_due(registry.task_names(), 1, queues=queues, now=now)):
@@ -103,8 +107,14 @@ def drain_jobs(
                 ) from outcome.error
             drained += [DrainedJob(run.id, run.task, run.store_id, outcome) for run in running.runs]
     finally:
+        _here.drains = was_draining
         process.delete()
     return drained
+
+
+def is_draining() -> bool:
+    """Return whether a drain runs on this thread, which will run what is enqueued meanwhile, too."""
+    return getattr(_here, "drains", False)
 
 
 def _claim_others(

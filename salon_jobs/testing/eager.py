@@ -8,9 +8,7 @@ from django.db import connections
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.events import contained
-from salon_jobs.testing.drain import drain_jobs
-
-_here = threading.local()
+from salon_jobs.testing.drain import drain_jobs, is_draining
 
 
 def run_due_jobs(*, using: str) -> None:
@@ -20,7 +18,7 @@ def run_due_jobs(*, using: str) -> None:
     enqueues itself would hold the caller for ever.
     They run on a thread and a connection of their own, so neither the caller's store nor its settings reach them.
     """
-    if getattr(_here, "drains", False):
+    if is_draining():
         return  # a job enqueued this one, which its thread runs next
     thread = threading.Thread(target=_drain, args=(using,), name="salon-jobs-eager")
     thread.start()
@@ -28,7 +26,6 @@ def run_due_jobs(*, using: str) -> None:
 
 
 def _drain(using: str) -> None:
-    _here.drains = True
     try:
         with contained("the jobs that are due did not all run; the next commit, or a worker, runs them"):
             drain_jobs(raise_errors=False, limit=conf.eager_limit, using=using)

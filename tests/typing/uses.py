@@ -57,6 +57,7 @@ from salon_jobs.outbox import Draft
 from salon_jobs.schedules.stored import ScheduleHandle
 from salon_jobs.staff.apps import StoreAdminConfig
 from salon_jobs.tenancy.request import TenantMiddleware
+from salon_jobs.testing.backend import AtOnceBackend
 
 
 @task(name="typing-system", max_attempts=3)
@@ -662,6 +663,9 @@ testing.as_role(1)  # E
 testing.as_store(5.5)  # E
 testing.assert_enqueued("typing-store")  # E
 testing.assert_isolated(Model(), roles="web")  # E
+with testing.run_at_once(raise_errors=False, limit=5) as at_once_runs:
+    assert_type(at_once_runs, list[testing.DrainedJob])
+testing.run_at_once(5)  # E
 testing.drain_jobs(5)  # E
 testing.drain_outbox(limit="5")  # E
 wrong_job: list[testing.DrainedJob] = testing.drain_outbox()  # E
@@ -700,6 +704,7 @@ of_django.using(max_attempts=5).enqueue("one")  # E
 wait(system.enqueue(), 5)  # E
 await_result("an-id", 5)  # E
 SalonJobsBackend("default")  # E
+AtOnceBackend("default")  # E
 
 
 # Signals.
@@ -796,6 +801,7 @@ class Polite(TenantMiddleware):
 Polite(lambda _: HttpResponse()).refuse(HttpRequest(), StoreRefused("no such store", status=404))
 assert_type(JobTablesRouter().allow_migrate("default", "salon_jobs"), bool | None)
 SalonJobsBackend("default", {"OPTIONS": {"max_attempts": 3}})
+AtOnceBackend("default", {})
 
 TenantMiddleware("view")  # E
 StoreRefused("no such store", status="404")  # E
