@@ -11,6 +11,9 @@ import pytest
 from salon_jobs.jobs import registry
 from tests.backend.django_tasks_api import PACKAGE
 from tests.docs.markdown import blocks, read
+from tests.schedules.conftest import own_entries
+
+__all__ = ["calls", "own_entries"]
 
 
 @pytest.fixture

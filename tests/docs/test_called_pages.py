@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import re
 import sys
@@ -16,12 +17,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.contrib import admin
+from django.test import override_settings
 from django.urls import reverse
 
 import salon_jobs.admin
 from salon_jobs import flow
 from salon_jobs.schedules.due import StoredSchedules
-from salon_jobs.testing import drain_jobs
+from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.testing import drain_jobs, perform_job
 from tests.backend.django_tasks_api import PACKAGE
 from tests.databases import spare_database
 from tests.docs.markdown import blocks, read
@@ -182,7 +185,7 @@ def test_copied_schedules_of_celery(
 @pytest.mark.usefixtures("database")
 def test_django_tasks_page(calls: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
-    enqueue, look, cancel, helpers, repeat = calls
+    enqueue, look, cancel, helpers, at_once, repeat = calls
     exec(enqueue, names)
     catalogue = importlib.import_module("shop.tasks").import_catalogue
     first, second = catalogue.enqueue("acme"), catalogue.enqueue(supplier="acme")
@@ -195,6 +198,9 @@ def test_django_tasks_page(calls: list[str], capsys: pytest.CaptureFixture[str])
     exec(cancel, names)
     assert capsys.readouterr().out == "cancelled\n"
     exec(helpers, names)
+    exec(at_once, names)
+    with override_settings(TASKS=names["TASKS"]):
+        assert importlib.import_module("shop.tasks").send_receipt.enqueue(9).return_value == "receipt of order 9"
     exec(repeat, names)
     change("UPDATE salon_jobs_schedule SET next_at = now(), owed_from = now() - interval '1 h'")
     StoredSchedules(using="default").poll()
@@ -311,3 +317,27 @@ def test_coming_from_celery_page(calls: list[str]) -> None:
     assert later == ("payments", -3, 6, '{"order_id": 7}')
     assert [job.task for job in drain_jobs()] == [charge.name]
     assert seen(jobs) == [later]
+
+
+@page("coming-from-other-queues")
+@pytest.mark.usefixtures("database", "own_entries")
+def test_coming_from_other_queues_page(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its fixture finds a call that was left, and nothing else."""
+    fixture, enqueue, test = calls
+    exec(enqueue, {"photo": SimpleNamespace(pk=41)})
+    assert seen("SELECT payload, max_attempts, run_at > now() FROM salon_jobs_job ORDER BY id") == [
+        ('{"photo_id": 41}', 6, False),
+        ('{"photo_id": 7}', 6, True),
+    ]
+    names: dict[str, Any] = {}
+    exec(fixture, names)
+    inspect.unwrap(names["no_direct_calls"])(monkeypatch)
+    thumbnail = importlib.import_module("shop.tasks").make_thumbnail
+    with pytest.raises(AssertionError, match=r"a direct call runs shop\.make_thumbnail here: call its enqueue"):
+        thumbnail(7)
+    perform_job(thumbnail, 7)
+    assert [job.task for job in drain_jobs()] == ["shop.make_thumbnail"]
+    exec(test, {})
+    importlib.import_module("shop.crontab")
+    [entry] = cron_entries.all()
+    assert (entry.name, entry.overlap) == ("shop.refresh_feeds", False)
