@@ -218,6 +218,8 @@ class JobLog(logging.Handler):
 
         One that does not propagate and has no handler is silent on purpose.
         """
+        if not logging.root.handlers and logging.lastResort is not None:
+            logging.root.addHandler(logging.lastResort)  # which Python asks only where there is no other handler
         loggers = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
         heard = [each for each in loggers if not each.propagate and any(map(_writes, each.handlers))]
         for each in (logging.root, *heard):

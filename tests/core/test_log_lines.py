@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from salon_jobs.core import events
-from salon_jobs.core.events import JsonLinesHandler, log_batch, log_event
+from salon_jobs.core.events import JobLog, JsonLinesHandler, log_batch, log_event
 from tests.core.log_lines import Counted, only_handler, without_time
 
 FIELDS: list[dict[str, Any]] = [{"task_name": "caf\udce9", "job_id": number, "store_id": None} for number in range(3)]
@@ -53,6 +53,16 @@ def test_line_without_store_names_none() -> None:
         assert without_time(stream.getvalue()) == lines
     assert ["store_id" in line for line in lines] == [False, True]
     assert other.getvalue().splitlines() == ["job_succeeded job_id=1", "job_succeeded job_id=2 store_id=x"]
+
+
+def test_kept_log_leaves_the_last_resort(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the host's root has no handler, Python writes warnings to standard error, and goes on doing so."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root.manager, "loggerDict", {})
+    JobLog().listen()
+    logging.root.warning("the printer is off")
+    logging.root.info("nothing new")
+    assert capsys.readouterr().err == "the printer is off\n"
 
 
 def test_levels_and_other_handlers() -> None:
