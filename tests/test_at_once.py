@@ -14,7 +14,7 @@ from django.utils import translation
 
 from project.salon.models import Store
 from salon_jobs import Discard, current_store_id, enqueue_job, fan_out, flow, schedule, tenant_context
-from salon_jobs.control import run_cron_entry, run_schedule
+from salon_jobs.control import run_again, run_cron_entry, run_schedule
 from salon_jobs.core.outcomes import Cancelled, Errored, Succeeded
 from salon_jobs.jobs import enqueue
 from salon_jobs.models import Job, Process
@@ -63,9 +63,12 @@ class AtOnceInTestCase(TestCase):
         self.addCleanup(restore, before)
         run_cron_entry("at-once")
         assert self.ran[8:] == [("cron", None)]
+        later = tasks.system.using(run_in=timedelta(hours=1)).enqueue(note="later")
+        run_again(later.id, {"note": "again"})
+        assert self.ran[9:] == [("again", None)]
         assert {type(run.outcome) for run in self.runs} == {Succeeded}
-        assert len(self.runs) == 9
-        assert not Job.objects.exists()
+        assert len(self.runs) == 10
+        assert Job.objects.get().pk == later.id
         assert not Process.objects.exists()
 
     def test_jobs_run_outside_the_caller_context(self) -> None:

@@ -170,7 +170,7 @@ def run_again(job: Job | int | str | _WithId, arguments: Mapping[str, Any], *, u
         handle = enqueue.add(new, using=using)
         if handle.action is not EnqueueAction.INSERTED:
             raise EnqueueRefused(f"job {handle.id} is queued or running under its key")
-    return handle
+    return enqueue.returned(handle)
 
 
 def job_with(row: Job | Schedule, arguments: Mapping[str, Any]) -> NewJob:
