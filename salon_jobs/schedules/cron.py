@@ -47,6 +47,7 @@ class CronExpression:
     timezone: str = "UTC"
     _zone: ZoneInfo = field(init=False, repr=False, compare=False)
     _elapsed: bool = field(init=False, repr=False, compare=False)
+    _for_croniter: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         texts = _checked_fields(self.line)
@@ -54,8 +55,14 @@ class CronExpression:
         object.__setattr__(self, "_zone", find_zone(self.timezone))
         object.__setattr__(self, "_elapsed", any(part.startswith("*") for part in texts[1].split(",")))
         try:
-            croniter.expand(self.line, strict=True)
-            _wall_after(self.line, _ANCHOR)
+            (_, _, days, _, weekdays), counted = croniter.expand(self.line, strict=True)
+            # Which of them croniter itself takes for * depends on how the other one is written.
+            if set(range(1, 32)) <= set(days):
+                texts[2] = "*"
+            if set(range(7)) <= set(weekdays) and not counted:
+                texts[4] = "*"
+            object.__setattr__(self, "_for_croniter", " ".join(texts))
+            _wall_after(self._for_croniter, _ANCHOR)
         except CroniterError as error:
             raise CronInvalid(
                 f"cron line {self.line!r}: the day-of-month field {texts[2]!r} never occurs in the months of the "
@@ -84,7 +91,7 @@ class CronExpression:
     def _first_after(self, start: datetime, wall: datetime) -> datetime:
         """Return the first instant after ``start`` among the line's wall clock times after ``wall``."""
         while True:
-            wall = _wall_after(self.line, wall)
+            wall = _wall_after(self._for_croniter, wall)
             for due in self._instants(wall):
                 if due > start:
                     return due
@@ -99,7 +106,7 @@ class CronExpression:
             return (first, second) if self._elapsed else (first,)
         # In a gap (PEP 495) the two are swapped: `second` lies before the change, `first` at or after it.
         moved = wall + (after - before)
-        if self._elapsed and _wall_after(self.line, moved - _MINUTE) == moved:
+        if self._elapsed and _wall_after(self._for_croniter, moved - _MINUTE) == moved:
             return ()
         return (self._change_between(second, first),)
 

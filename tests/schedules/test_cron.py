@@ -153,6 +153,10 @@ def test_day_fields() -> None:
     assert dates("0 9 * * 7-1", 3) == ["01-04", "01-05", "01-11"]
     for every_day in ("*", "0-6", "0-7", "sun-sat", "0,1,2,3,4,5,6"):
         assert dates(f"0 9 */10 * {every_day}", 3) == ["01-01", "01-11", "01-21"]
+        assert dates(f"0 9 5 * {every_day}", 2) == ["01-05", "02-05"]
+    for every_day in ("*", "*/1", "1-31", "1-31,L", "1-15,16-31"):
+        assert dates(f"0 9 {every_day} * mon", 2) == ["01-05", "01-12"]
+        assert dates(f"0 9 {every_day} * 0-6", 2) == ["01-01", "01-02"]
     assert dates("0 9 * * 5-7", 4) == ["01-02", "01-03", "01-04", "01-09"]
     assert CronExpression("0 0 29 2 *").next_after(at("2097-01-01T00:00Z")) == at("2104-02-29T00:00Z")
 
