@@ -459,6 +459,18 @@ def test_run_by_hand_moves_no_tick(process_id: int) -> None:
         run_schedule("other")
 
 
+def test_run_by_hand_that_finds_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked for now, whatever tick that job is of."""
+    monkeypatch.setattr(tasks.keyed_system, "options", replace(tasks.keyed_system.options, unique_for=HOUR))
+    schedule(tasks.keyed_system.call(note="n"), every=HOUR, key="k")
+    job = run_schedule("k")
+    change("UPDATE salon_jobs_job SET tick = now() - interval '1 hour'")
+    before = datetime.now(UTC)
+    assert run_schedule("k").id == job.id
+    [(asked,)] = seen("SELECT tick_at FROM salon_jobs_schedule_tick WHERE number = 2")
+    assert asked >= before
+
+
 @pytest.mark.parametrize("wrong", [True, -1, None, "", [1.5]])
 def test_non_schedules_are_refused(wrong: Any) -> None:
     with pytest.raises(OptionInvalid):

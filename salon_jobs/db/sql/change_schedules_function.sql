@@ -49,7 +49,8 @@ BEGIN
             UPDATE __schema__.salon_jobs_schedule s SET ticks = s.ticks + 1 WHERE s.id = schedule_id;
             INSERT INTO __schema__.salon_jobs_schedule_tick (schedule_id, store_id, number, tick_at, job_id, by_hand, run_by)
             SELECT s.id, s.store_id, s.ticks,
-                   coalesce((SELECT j.tick FROM __schema__.salon_jobs_job j WHERE j.id = $5), clock_timestamp()), $5, true, $4
+                   coalesce((SELECT j.tick FROM __schema__.salon_jobs_job j
+                               WHERE j.id = $5 AND j.tick >= now()), clock_timestamp()), $5, true, $4
               FROM __schema__.salon_jobs_schedule s
              WHERE s.id = salon_jobs_change_schedules.schedule_id;
             DELETE FROM __schema__.salon_jobs_schedule_tick t USING __schema__.salon_jobs_schedule s
