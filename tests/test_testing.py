@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -9,7 +10,8 @@ from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
 
 import pytest
-from django.db import connections
+from django.db import DataError, IntegrityError, connections
+from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 
 from project.salon.models import Store
@@ -66,6 +68,38 @@ class DrainInTestCase(TestCase):
         assert Job.objects.get().state == "failed"
         with tenant_context(self.store_id):
             assert Store.objects.get().name == "Salon of the test", "the savepoint was rolled back"
+
+    def test_error_of_the_database_breaks_no_test(self) -> None:
+        """Whether Django notices it, as in ``save``, or only the server."""
+
+        def save(**_: object) -> None:
+            Process.objects.get().save(force_insert=True)  # that of the drain
+
+        def divide(**_: object) -> None:
+            connections["default"].cursor().execute("SELECT 1 / 0")
+
+        for fail, error in ((save, IntegrityError), (divide, DataError)):
+            tasks.hooks.system = fail
+            tasks.system.using(max_attempts=1).enqueue()
+            [run] = drain_jobs(raise_errors=False)
+            assert isinstance(run.outcome, Errored)
+            assert isinstance(run.outcome.error, error)
+        assert [job.state for job in Job.objects.all()] == ["failed"] * 2
+        tasks.system.enqueue()
+        with pytest.raises(AssertionError, match="DataError: division by zero"):
+            drain_jobs()
+
+    def test_caught_error_of_the_database_is_told(self) -> None:
+        """The worker keeps what the handler wrote before it; here it would be lost."""
+
+        def catch(**_: object) -> None:
+            with suppress(IntegrityError):
+                Process.objects.get().save(force_insert=True)  # that of the drain
+
+        tasks.hooks.system = catch
+        tasks.system.enqueue()
+        with pytest.raises(TransactionManagementError):
+            drain_jobs()
 
     def test_chunks_are_split_after_error(self) -> None:
         calls: list[list[int]] = []

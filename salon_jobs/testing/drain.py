@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.brokers.registry import make_publisher
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.error_report import report
-from salon_jobs.core.outcomes import Errored, Left, Outcome, Split
+from salon_jobs.core.outcomes import Errored, Left, Outcome, Split, Succeeded
 from salon_jobs.core.records import PARTITIONS, ClaimedJob, JobState, StoreId
 from salon_jobs.db import statements
-from salon_jobs.db.connections import alias_of
+from salon_jobs.db.connections import alias_of, can_run
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
@@ -92,11 +93,11 @@ def drain_jobs(
             task = registry.get_declaration(job.task)
             if task.chunk is None:
                 running: RunningJob = RunningJob(job, task, leases, leases.connection)
-                outcome = execute(running)
+                outcome = _unharmed(leases.connection, partial(execute, running))
             else:
                 others = _claim_others(job, leases, limit - len(drained) - 1, queues=queues, now=now)
                 running = ChunkRun.of([job, *others], task, leases, leases.connection)
-                outcome = running.execute()
+                outcome = _unharmed(leases.connection, running.execute)
             outcome = settle(running, outcome)
             if raise_errors and isinstance(outcome, (Errored, Left, Split)):
                 what = f"a chunk of {len(running.runs)} jobs" if len(running.runs) > 1 else f"job {running.id}"
@@ -110,6 +111,24 @@ def drain_jobs(
         _here.drains = was_draining
         process.delete()
     return drained
+
+
+def _unharmed(connection: BaseDatabaseWrapper, run: Callable[[], Outcome]) -> Outcome:
+    """Return the outcome of a run; where an error of the database has ended it, the open transaction goes on.
+
+    A worker has none open around a handler, so such an error breaks nothing there.
+    """
+    if not connection.in_atomic_block:
+        return run()
+    savepoint: Any = connection.savepoint()  # a name, since a transaction is open
+    outcome = run()
+    # After a handler that has caught the error, the rollback would lose what it wrote, and say nothing.
+    if not isinstance(outcome, Succeeded) and (connection.needs_rollback or not can_run(connection)):
+        connection.needs_rollback = False
+        connection.savepoint_rollback(savepoint)
+    else:
+        connection.savepoint_commit(savepoint)
+    return outcome
 
 
 def is_draining() -> bool:
