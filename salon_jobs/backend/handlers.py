@@ -203,7 +203,12 @@ class TaskHandler:
     def _placed(self, named: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Return named arguments by position and by keyword: all by keyword, if none needs a position."""
         parameters = self.signature.parameters
-        given = {name: named[name] for name in parameters if name in named}
+        # ``named`` names no **kwargs: what is called so is one of them.
+        given = {
+            name: named[name]
+            for name, each in parameters.items()
+            if name in named and each.kind is not each.VAR_KEYWORD
+        }
         needs_position = any(
             parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY
             or (parameters[name].kind is inspect.Parameter.VAR_POSITIONAL and isinstance(value, (list, tuple)))

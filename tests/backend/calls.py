@@ -33,6 +33,11 @@ def send_reset(user: int, token: str, *secrets: str, note: str = "") -> list[Any
     return [user, token, *secrets, note]
 
 
+@task
+def label(user: int, /, **labels: Any) -> list[Any]:
+    return [user, labels]
+
+
 @task(priority=7, queue_name="mail")
 def mail(address: str) -> str:
     return address

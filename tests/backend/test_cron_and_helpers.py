@@ -163,6 +163,14 @@ class TestHelpers:
             *args, **kwargs
         )
 
+    @pytest.mark.parametrize("labels", [{"labels": 5}, {"labels": {"x": 1}, "y": 2}, {}])
+    def test_one_of_many_keywords_has_their_name(self, labels: Any) -> None:
+        """Run again, the function gets it as before."""
+        job = Job.objects.get(pk=calls.label.enqueue(1, **labels).job_id)
+        named = registry.get_declaration(job.task).payload.named(job.payload)
+        payload = Job.objects.get(pk=run_again(job, named).id).payload
+        assert (payload["args"], payload["kwargs"]) == ([1], labels)
+
     def test_rest_of_arguments_is_a_list(self) -> None:
         job = Job.objects.get(pk=echo.enqueue(1, 2, name="x").job_id)
         handle = run_again(job, {"args": [3], "name": "y"})
