@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import combinations, product
-from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, get_type_hints
 from uuid import UUID
 
@@ -59,7 +58,8 @@ def check_flag(name: str, value: object) -> bool:
 def check_duration(name: str, value: object, most_days: int = LONGEST_DAYS) -> None:
     """Reject anything but a timedelta from zero to so many days. Raises OptionInvalid naming the field."""
     if not isinstance(value, timedelta) or not timedelta(0) <= value <= timedelta(days=most_days):
-        is_seconds = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
+        most_s = timedelta(days=most_days).total_seconds()
+        is_seconds = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most_s
         remedy = f"; write timedelta(seconds={value})" if is_seconds else ""
         raise OptionInvalid(f"{name} must be a timedelta from zero to {most_days:,} days, not {shown(value)}{remedy}")
 

@@ -224,6 +224,13 @@ def test_bad_option_is_named(options: dict[str, Any], message: str) -> None:
             call(**options)
 
 
+@pytest.mark.parametrize(("given", "remedy"), [(2.5, "; write timedelta(seconds=2.5)"), (10**12, ""), (-1, "")])
+def test_number_is_taken_for_seconds(given: float, remedy: str) -> None:
+    """In the remedy, if that would be accepted."""
+    with pytest.raises(OptionInvalid, match=re.escape(f"not {given}{remedy}") + "$"):
+        tasks.system.using(run_in=given)  # type: ignore[arg-type]
+
+
 def test_wrong_task_is_named(stores: list[UUID]) -> None:
     with pytest.raises(UnknownTask, match="did you mean 'test-store'"):
         enqueue_job("test-stor", {})
