@@ -79,7 +79,7 @@ def call(task: Task[P, Any], *args: P.args, **kwargs: P.kwargs) -> Call[P]:
         raise InvalidTask(f"{task.module_path}: run_after is one instant; leave it out, the schedule says when")
     handler.bind(args, kwargs)
     stored = handler.call_of(task, args, kwargs)
-    return Call(handler.name, Arguments(current_store_id(), stored.encode()))
+    return Call(handler.name, Arguments(current_store_id(), handler.written(stored)))
 
 
 class SalonJobsBackend(BaseTaskBackend):

@@ -34,6 +34,7 @@ from salon_jobs.backend.framework import (
 from salon_jobs.backend.results import STATUS, BackendResult, TaskCall, changes_of, new_result, result_of, update
 from salon_jobs.backend.tasks import AnyTask, import_task, is_task, job_key, option
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.as_json import why_not
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, PayloadUnknown, suggest
@@ -65,6 +66,10 @@ def options_of(task: AnyTask) -> JobOptions:
         max_attempts=1 if effective(task, "at_most_once") else effective(task, "max_attempts") or 1,
         keep_result=keep_result(task),
     )
+
+
+class PayloadUnwritable(PayloadInvalid, ValueError):
+    """An argument that jsonb cannot hold, as ours and as Django's own backends raise it."""
 
 
 class TaskHandler:
@@ -163,14 +168,28 @@ class TaskHandler:
         return self.new_job(self.task, self.bind(args, kwargs), job_key(self.task, args, kwargs))
 
     def new_job(self, task: AnyTask, call: TaskCall, key: str | None) -> NewJob:
-        """Return the job of a call, with the options of the task that was enqueued. Raises InvalidTask, ValueError."""
+        """Return the job of a call, with the options of the task that was enqueued.
+
+        Raises InvalidTask, PayloadUnwritable.
+        """
         try:
             values = replace(options_of(task), run_at=task.run_after, job_key=key).values()
         except OptionInvalid as error:
             raise InvalidTask(f"{task.module_path}: {error}") from error
         if values["keep_result"] == keep_result(self.task):
             values["keep_result"] = None
-        return NewJob(task=self.name, store_id=current_store_id(), payload=call.encode(), public_id=uuid4(), **values)
+        return NewJob(
+            task=self.name, store_id=current_store_id(), payload=self.written(call), public_id=uuid4(), **values
+        )
+
+    def written(self, call: TaskCall) -> str:
+        """Return a call as a payload. Raises PayloadUnwritable for an argument that jsonb cannot hold."""
+        try:
+            return call.encode()
+        except ValueError as error:
+            given = self.named({"args": call.args, "kwargs": call.kwargs, "backend": call.backend})
+            text = f"task {self.name!r}: an argument cannot be JSON: {why_not(given, error)}"
+            raise PayloadUnwritable(text) from error
 
     def stored_job(self, store_id: StoreId | None, payload: str, /) -> NewJob:
         """Return the job of a call that was stored. Raises PayloadInvalid, InvalidTask; TypeError for a job key."""

@@ -7,8 +7,9 @@ import copy
 import json
 import pickle
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -22,9 +23,12 @@ from django.test.utils import CaptureQueriesContext
 
 from salon_jobs import Backoff
 from salon_jobs.backend import SalonJobsBackend
+from salon_jobs.backend import call as call_of
 from salon_jobs.backend import task as own_task
 from salon_jobs.backend.framework import InvalidTask, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+from salon_jobs.core.errors import PayloadInvalid
 from salon_jobs.core.units import LATEST
+from salon_jobs.jobs import registry
 from salon_jobs.testing import drain_jobs
 from tests.backend import calls
 from tests.backend.aliases import BACKEND, TASKS
@@ -106,6 +110,37 @@ def test_arguments_that_are_no_json_are_refused() -> None:
                 calls.echo.enqueue(value)
         calls.add.enqueue(1)
     assert len(rows()) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (float("nan"), "nan is not a number in JSON - at `{}`"),
+        ({"a": [-float("inf")]}, "-inf is not a number in JSON - at `{}.a[0]`"),
+        ("a\0b", "it contains a NUL character, which PostgreSQL cannot keep; remove it - at `{}`"),
+        ("\ud800", "it contains a lone surrogate, which is no character of UTF-8; remove it - at `{}`"),
+        ({"\0": 1}, "it contains a NUL character, which PostgreSQL cannot keep; remove it - at `{}, a key`"),
+    ],
+)
+def test_refused_value_is_named(value: Any, why: str) -> None:
+    """By the task and the argument, however it is passed, to each function that enqueues."""
+    of_echo = "task 'tests.backend.calls.echo': an argument cannot be JSON: "
+    of_reset = "task 'tests.backend.calls.send_reset': an argument cannot be JSON: "
+    reset = registry.get_declaration("tests.backend.calls.send_reset")
+    doors: list[tuple[Callable[[], object], str, str]] = [
+        (lambda: calls.echo.enqueue(1, value), of_echo, "$.args[1]"),
+        (lambda: calls.echo.enqueue(note=value), of_echo, "$.note"),
+        (lambda: calls.send_reset.enqueue(value, "t"), of_reset, "$.user"),
+        (lambda: calls.send_reset.enqueue(7, "t", note=value), of_reset, "$.note"),
+        (lambda: calls.send_reset.enqueue(7, nothing=value), of_reset, "$.kwargs.nothing"),
+        (lambda: reset.job_of((), {"user": 7, "token": value}), of_reset, "$.token"),
+        (lambda: call_of(cast("Any", calls.send_reset), 7, value), of_reset, "$.token"),
+    ]
+    for enqueue, of, path in doors:
+        with pytest.raises(PayloadInvalid, match=re.escape(f"{of}{why.format(path)}")) as refused:
+            enqueue()
+        assert isinstance(refused.value, ValueError), "as Django's own backends raise it"
+    assert rows() == []
 
 
 def test_higher_priorities_run_first() -> None:
