@@ -8,13 +8,14 @@ from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn
 from uuid import UUID
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import ProgrammingError, connections, models
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
@@ -29,11 +30,13 @@ from django.utils.translation import get_language, get_language_bidi, gettext
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.access.roles import FEW_ROWS
+from salon_jobs.admin.cells import ALL, SHOW
 from salon_jobs.conf import REQUEST_STORES
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.records import StoreId
+from salon_jobs.core.text import shown as written
 from salon_jobs.core.text import visible_html
 from salon_jobs.db.connections import schema_missing
 from salon_jobs.models import Job, Process
@@ -232,6 +235,8 @@ class ReaderAdmin(ModelAdmin):
     # What a row's page says about fields.
     help_texts: ClassVar[Mapping[str, Any]] = {}
     list_class: ClassVar[type[ChangeList]] = ChangeList
+    # Lookups with which other pages link to the list, in addition to those of the filters.
+    linked_by: ClassVar[tuple[str, ...]] = ()
 
     class Media:
         css: ClassVar = {"all": ["salon_jobs/pages.css"]}
@@ -248,6 +253,30 @@ class ReaderAdmin(ModelAdmin):
         rows: QuerySet[Any] = super().get_queryset(request).using(reader(request)).defer(*self.deferred)
         limited = self.has_rows_of_stores and not sees_all_stores(request)
         return rows.filter(store_id=current_store_id()) if limited else rows
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow the filters' lookups: with any other, hidden values of a payload could be guessed.
+
+        Also refuses values that PostgreSQL's text cannot hold.
+        """
+        offered = set(self.linked_by)
+        for each in self.list_filter:  # a field's name, perhaps with its filter, or a ``SimpleListFilter``
+            field: Any = each[0] if isinstance(each, list | tuple) else each
+            offered |= {field, f"{field}__exact"} if isinstance(field, str) else {field.parameter_name}
+        if lookup not in offered:
+            said = gettext("%(rows)s have no filter %(lookup)s")
+            raise DisallowedModelAdminLookup(said % {"rows": self.opts.verbose_name_plural, "lookup": repr(lookup)})
+        return "\0" not in value
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
+        """Take the chosen action on the selected rows. A selection that can be no row's key gets a message instead."""
+        for selected in request.POST.getlist(ACTION_CHECKBOX_NAME):
+            if not _can_be_key(self.opts.pk, selected):
+                said = gettext("Nothing was done: %(value)s is not the key of %(row)s.")
+                row = {"value": written(selected), "row": self.opts.verbose_name}
+                messages.warning(request, said % row)
+                return None
+        return super().response_action(request, queryset, *args, **kwargs)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list, with the model's name as its title."""
@@ -362,6 +391,14 @@ class ReaderAdmin(ModelAdmin):
         return self.has_rows_of_stores or sees_all_stores(request)
 
 
+def _can_be_key(field: Any, text: str) -> bool:
+    """Return whether a field of the database can hold what a browser sent for it."""
+    with suppress(ValidationError, ValueError):
+        field.clean(text, None)
+        return storable(text) == text
+    return False
+
+
 def gone(process: int) -> str:
     """Name a process that exists no more."""
     return gettext("process %(id)s, which is gone") % {"id": process}
@@ -403,8 +440,6 @@ class ReadOnlyAdmin(ReaderAdmin):
     ordering = ("-id",)
     # Sorting by any other column would read every row.
     sortable_by: ClassVar[list[str] | tuple[str, ...] | None] = ("id",)
-    # Lookups with which other pages link to the list, in addition to those of the filters.
-    linked_by: ClassVar[tuple[str, ...]] = ()
     # Whether the admin's log can have entries of a row, from its actions.
     has_history: ClassVar[bool] = False
 
@@ -443,7 +478,10 @@ class ReadOnlyAdmin(ReaderAdmin):
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the row with what its page shows."""
         row: Any = super().get_object(request, object_id, from_field)
-        return None if row is None else self.described([row], request)[0]
+        if row is None:
+            return None
+        row.shows_all = request.GET.get(SHOW) == ALL
+        return self.described([row], request)[0]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list, also for an address typed without ``__exact`` (``?state=failed``)."""
@@ -454,19 +492,6 @@ class ReadOnlyAdmin(ReaderAdmin):
                 query.setlist(lookup, query.pop(name))
             return HttpResponseRedirect(f"?{query.urlencode()}")
         return super().changelist_view(request, extra_context)
-
-    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow the filters' lookups: with any other, hidden values of a payload could be guessed.
-
-        Also refuses values that PostgreSQL's text cannot hold.
-        """
-        offered = set(self.linked_by)
-        for each in self.list_filter:  # a field's name, or a ``SimpleListFilter``
-            offered |= {each, f"{each}__exact"} if isinstance(each, str) else {each.parameter_name}  # type: ignore[union-attr]
-        if lookup not in offered:
-            said = gettext("%(rows)s have no filter %(lookup)s")
-            raise DisallowedModelAdminLookup(said % {"rows": self.opts.verbose_name_plural, "lookup": repr(lookup)})
-        return "\0" not in value
 
     def matches(self, request: HttpRequest, term: str) -> Q | None:
         """Return which rows match a search term, each by an index; None: those that match ``search_fields``."""

@@ -16,6 +16,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.redaction import redacted
+from salon_jobs.core.text import SHOWN_AT_FIRST, beginning
 from salon_jobs.dashboard.labels import ago, exact
 from salon_jobs.jobs import registry
 from salon_jobs.models import Limit
@@ -34,6 +35,15 @@ def _display_of(name: str, description: Any, show: Callable[[Any], SafeString | 
     return shown
 
 
+# By this in its address, a row's page shows large values whole.
+SHOW, ALL = "show", "all"
+
+
+def is_whole(row: Any) -> bool:
+    """Return whether the page of a row shows large values whole."""
+    return getattr(row, "shows_all", False)
+
+
 def time_of(name: str, description: Any) -> Display:
     """Return the display function of a row's time, with its zone (whatever the project's formats) and its distance."""
     return _display_of(name, description, lambda at: "-" if at is None else exact(at, datetime.now(UTC)))
@@ -46,7 +56,13 @@ def age_of(name: str, description: Any) -> Display:
 
 def json_of(name: str, description: Any, *, hides_empty: bool = False) -> Display:
     """Return the display function of a row's JSON, perhaps with a dash for an empty value."""
-    return _display_of(name, description, lambda value: "-" if hides_empty and not value else as_json(value))
+
+    @admin.display(description=description)
+    def shown(_: Any, row: Any) -> SafeString | str:
+        value = getattr(row, name)
+        return "-" if hides_empty and not value else as_json(value, whole=is_whole(row))
+
+    return shown
 
 
 def payload_of(description: Any) -> Display:
@@ -54,7 +70,7 @@ def payload_of(description: Any) -> Display:
 
     @admin.display(description=description)
     def shown(_: Any, row: Any) -> SafeString | str:
-        return as_json(registry.visible(row.task, row.payload))
+        return as_json(registry.visible(row.task, row.payload), whole=is_whole(row))
 
     return shown
 
@@ -91,8 +107,16 @@ def badge(shown: str, kind: str) -> SafeString:
 
 # More than this is folded: a payload of megabytes makes a page of hundreds of screens.
 _LINES, _CHARACTERS = 40, 4000
-# JSON up to this length is laid out, so that its parts can be folded.
-_LAID_OUT = 100_000
+
+
+def large(value: str, *, whole: bool) -> SafeString:
+    """Format a text of any size: of a large one the beginning and a link to all of it, or the ``whole``."""
+    first, size = ("", 0) if whole else beginning(value)
+    if not size:
+        return text(value)
+    said = gettext("The first %(shown)s of %(size)s bytes.") % {"shown": f"{SHOWN_AT_FIRST:,}", "size": f"{size:,}"}
+    link = format_html('<p>{} <a href="?{}={}">{}</a></p>', said, SHOW, ALL, gettext("Show all"))
+    return format_html("<div>{}{}</div>", link, text(first))
 
 
 def text(value: str) -> SafeString:
@@ -106,16 +130,16 @@ def text(value: str) -> SafeString:
     return format_html("<details><summary>{}</summary>{}</details>", size, shown)
 
 
-def as_json(value: object) -> SafeString:
+def as_json(value: object, *, whole: bool = False) -> SafeString:
     """Format a value as JSON whose objects and lists can be folded, without the values of keys that ``REDACT`` names.
 
-    Those inside a long value are folded at first, as is one with many parts, or one that is too long to lay out.
+    Those inside a long value are folded at first, as is one with many parts. A large one is text, as ``large`` has it.
     """
     shown: Any = redacted(value, conf.redact)
-    whole = storable(json.dumps(shown, indent=2, ensure_ascii=False))
-    if len(whole) > _LAID_OUT or not isinstance(shown, dict | list) or not shown:
-        return text(whole)
-    is_short = whole.count("\n") < _LINES and len(whole) <= _CHARACTERS
+    written = storable(json.dumps(shown, indent=2, ensure_ascii=False))
+    if beginning(written)[1] or not isinstance(shown, dict | list) or not shown:
+        return large(written, whole=whole)
+    is_short = written.count("\n") < _LINES and len(written) <= _CHARACTERS
     return format_html('<div class="salon-jobs-text salon-jobs-json-tree">{}</div>', _tree(shown, "", "", is_short, 0))
 
 

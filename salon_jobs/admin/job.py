@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any, ClassVar, cast
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
@@ -22,8 +22,18 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin import filters
 from salon_jobs.admin.actions import ActionAdmin
-from salon_jobs.admin.base import MOST, as_reader, explained, gone, id_or_other, may, reader, sees_all_stores
-from salon_jobs.admin.cells import as_json, badge, below, lines_of, payload_of, stacked, text, time_of
+from salon_jobs.admin.base import (
+    MOST,
+    OrderedList,
+    as_reader,
+    explained,
+    gone,
+    id_or_other,
+    may,
+    reader,
+    sees_all_stores,
+)
+from salon_jobs.admin.cells import as_json, badge, below, is_whole, lines_of, payload_of, stacked, text, time_of
 from salon_jobs.admin.flow_picture import picture
 from salon_jobs.admin.job_actions import JOB_ACTIONS
 from salon_jobs.admin.overview import overview, trend
@@ -45,6 +55,7 @@ from salon_jobs.words import distance, duration, scope_words
 
 _SHOWN = 50
 _SUMMARY = 200
+_ARGUMENTS = 120
 _FINGERPRINT = re.compile(r"-?[0-9]{1,19}")
 _TRACE_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
@@ -150,6 +161,18 @@ _BADGES = {
 }
 
 
+class JobList(OrderedList):
+    """List of jobs with their arguments in short."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        jobs: list[Any] = list(self.result_list)
+        shown = self.root_queryset.filter(pk__in=[job.pk for job in jobs])
+        listed = search.listed_arguments(shown) if jobs else {}
+        for job in jobs:
+            job.given = listed.get(job.pk, "")
+
+
 _TIMES = ("enqueued_at", "due_at", "claimed", "started", "ended", "waited", "took")
 
 
@@ -166,7 +189,8 @@ class JobAdmin(ActionAdmin):
     related = (FanOutRecord,)
     linked_by = ("fan_out_id__exact", "leased_by__exact", "state__exact")
     change_list_template = "admin/salon_jobs/jobs.html"
-    list_display = ("job", "progress", "detail", "enqueued", "row_actions")
+    list_class = JobList
+    list_display = ("job", "arguments", "progress", "detail", "enqueued", "row_actions")
     sortable_by = ("job",)
     list_filter = (
         filters.ErrorGroupFilter,
@@ -199,15 +223,15 @@ class JobAdmin(ActionAdmin):
     @property
     def search_help_text(self) -> str:  # type: ignore[override]
         said = gettext(
-            "The full number or key of a job; or, of the newest %(newest)s jobs, argument=value or part of a payload or"
-            " of an error"
+            "The full number or key of a job; or, of the newest %(newest)s jobs, argument=value or part of a payload"
+            " (of up to %(kilobytes)s KB) or of an error"
         )
         if conf.store_model:
             said = gettext(
                 "The full number or key of a job, or the ID of a store; or, of the newest %(newest)s jobs,"
-                " argument=value or part of a payload or of an error"
+                " argument=value or part of a payload (of up to %(kilobytes)s KB) or of an error"
             )
-        return said % {"newest": f"{search.SEARCHED:,}"}
+        return said % {"newest": f"{search.SEARCHED:,}", "kilobytes": f"{search.LARGEST_READ // 1024:,}"}
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         """Give each job its last error, why it waits and its buttons.
@@ -250,7 +274,11 @@ class JobAdmin(ActionAdmin):
         using, whole = reader(request), search.with_key(term) | id_or_other(term, "store_id", store_key().parse)
         if Job.objects.using(using).filter(whole).exists():
             return whole
-        return Q(pk__in=search.ids_with_text(term, using=using))
+        found = search.ids_with_text(term, using=using)
+        if not found.ended:
+            said = gettext("The search through the newest jobs was given up after %(time)s, and there may be others.")
+            messages.warning(request, said % {"time": duration(search.LONGEST_SEARCH.total_seconds())})
+        return Q(pk__in=found.ids)
 
     def get_urls(self) -> list[URLPattern]:
         """Return the pages, including those of grouped errors, of the tasks and of a task or a queue."""
@@ -374,6 +402,13 @@ class JobAdmin(ActionAdmin):
         store = store_name(job.store_id) if job.store_id and conf.store_model and job.knows_all else ""
         rest = " · ".join(part for part in (f"#{job.pk}", store, job.queue) if part)
         return format_html('{}<small title="{}">{}</small>', job.task, job.store_id or "", rest)
+
+    @admin.display(description=_("arguments"))
+    def arguments(self, job: Any) -> str:
+        """Show the arguments in short, except those of a large payload."""
+        if job.given is None:
+            return gettext("more than %(kilobytes)s KB") % {"kilobytes": f"{search.LARGEST_READ // 1024:,}"}
+        return Truncator(job.given).chars(_ARGUMENTS) or "-"
 
     @admin.display(description=_("state"))
     def status(self, job: Any) -> SafeString:
@@ -528,9 +563,11 @@ class JobAdmin(ActionAdmin):
         for step in rows:
             took = gettext("took %(time)s") % {"time": _between(step.started_at, step.committed_at)}
             attempt = gettext("attempt %(number)s") % {"number": step.attempt}
-            line = f"{step} · {attempt} · {instant(step.committed_at)} · {took}"
-            folded = "<details><summary>{}</summary>{}</details>"
-            lines.append(line if step.value is None else format_html(folded, line, as_json(step.value)))
+            line: SafeString | str = f"{step} · {attempt} · {instant(step.committed_at)} · {took}"
+            if step.value is not None:
+                shown = as_json(step.value, whole=is_whole(job))
+                line = format_html("<details><summary>{}</summary>{}</details>", line, shown)
+            lines.append(line)
         return lines_of(lines) if lines else "-"
 
     @admin.display(description=_("log"))

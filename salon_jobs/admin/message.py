@@ -26,7 +26,7 @@ from salon_jobs.admin.actions import (
     user_name,
 )
 from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, id_or_other, reader, sees_all_stores
-from salon_jobs.admin.cells import age_of, badge, below, count_of, json_of, text, time_of
+from salon_jobs.admin.cells import age_of, badge, below, count_of, is_whole, json_of, large, time_of
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import MessageStatus
 from salon_jobs.core.units import counted
@@ -399,4 +399,4 @@ class InboxAdmin(ActionAdmin):
     @admin.display(description=_("raw message"))
     def shown_raw(self, message: InboxMessage) -> SafeString | str:
         """Show the message as received; only rejected ones are kept."""
-        return text(shown_text(message.raw)) if message.raw else "-"
+        return large(shown_text(message.raw), whole=is_whole(message)) if message.raw else "-"

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed, not_done
 from salon_jobs.admin.base import ReadOnlyAdmin, may, reader
-from salon_jobs.admin.cells import age_of, as_json, badge, below, count_of, lines_of, time_of
+from salon_jobs.admin.cells import age_of, as_json, badge, below, count_of, is_whole, lines_of, time_of
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import CronInvalid, SalonJobsError
@@ -173,7 +173,7 @@ class CronEntryAdmin(ActionAdmin):
             return "-"
         try:
             next_tick = row.in_effect.expression.next_after(datetime.now(UTC))
-            return as_json(json.loads(job_of(row.declared, next_tick).payload))
+            return as_json(json.loads(job_of(row.declared, next_tick).payload), whole=is_whole(row))
         except SalonJobsError as error:
             return str(error)
         except Exception as error:  # the project's own function builds the payload, and may raise anything

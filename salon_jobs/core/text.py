@@ -8,6 +8,8 @@ from typing import Final
 
 # The longest text of one error.
 LONGEST_MESSAGE: Final = 4_000
+# How much of a large value is shown at first, in bytes.
+SHOWN_AT_FIRST: Final = 65_536
 # What controls a terminal, ends a line or changes the direction of text, and what cannot be encoded. Joiners stay:
 # emoji and several scripts need them.
 _BEYOND_ASCII: Final = (
@@ -49,6 +51,16 @@ def bounded(text: str, most: int = LONGEST_MESSAGE) -> str:
         return text
     half = most // 2
     return f"{text[:half]} … ({len(text) - 2 * half:,} characters left out) … {text[-half:]}"
+
+
+def beginning(text: str) -> tuple[str, int]:
+    """Return what is shown of a value at first, and the bytes of all of it if that is not the whole, else 0."""
+    if len(text) * 4 <= SHOWN_AT_FIRST:  # no character has more bytes
+        return text, 0
+    encoded = text.encode(errors="backslashreplace")
+    if len(encoded) <= SHOWN_AT_FIRST:
+        return text, 0
+    return encoded[:SHOWN_AT_FIRST].decode(errors="ignore"), len(encoded)
 
 
 def shown(value: object) -> str:

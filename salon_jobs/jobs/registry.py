@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from inspect import Signature
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -224,6 +225,26 @@ def visible(task: str, payload: Any) -> Any:
         for name, value in zip(names, given, strict=False)
     ]
     return redacted({**held, "args": visible_args or given}, conf.redact)
+
+
+def visible_arguments(task: str, payload: Any) -> dict[str, Any]:
+    """Return the arguments of a task's job by their names, as ``visible`` shows them.
+
+    Of a Django task that this process does not know, only those that were passed by name. ``*args`` are a list.
+    """
+    shown: Any = visible(task, payload)
+    if not isinstance(shown, dict):
+        return {}
+    call = cast("dict[str, Any]", shown)
+    if "backend" not in call or not isinstance(call.get("args"), list):
+        return call
+    named: dict[str, Any] = {}
+    with suppress(UnknownTask):
+        names = get_declaration(task).payload.positional(call)
+        for name, value in zip(names, call["args"], strict=False):
+            named[name] = value if names.count(name) == 1 else [*named.get(name, ()), value]
+    given = call.get("kwargs")
+    return {**named, **(cast("dict[str, Any]", given) if isinstance(given, dict) else {})}
 
 
 def tasks() -> list[TaskDeclaration]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Final, cast
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
-from django.db.models import Q, QuerySet, TextField
-from django.db.models.fields.json import KeyTextTransform
+from django.db import OperationalError, connections, transaction
+from django.db.models import Case, Func, IntegerField, Q, QuerySet, TextField, When
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import Cast, Coalesce
-from django.db.models.lookups import Exact, IContains
+from django.db.models.lookups import Exact, IContains, LessThanOrEqual
+from psycopg.errors import QueryCanceled
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState, StoreId
+from salon_jobs.core.text import visible
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.models import Job, JobError, JobProgress
@@ -82,27 +86,103 @@ def with_key(job_key: str) -> Q:
 # those that the server finds are read at most, since what is hidden there does not count.
 SEARCHED: Final = 10_000
 _READ: Final = 500
+# The largest payload that is searched or listed, in bytes as the table keeps it, compressed or not: which is known
+# without reading it. One of megabytes takes the server as long as thousands of others.
+LARGEST_READ: Final = 8_192
+# And how long each query of a search may take.
+LONGEST_SEARCH: Final = timedelta(seconds=1)
 
 
-def ids_with_text(term: str, *, using: str) -> list[int]:
+def _stored_size() -> Func:
+    return Func("payload", function="pg_column_size", output_field=IntegerField())
+
+
+class Search(NamedTuple):
+    """Numbers of the jobs found, and whether the search came to its end within ``LONGEST_SEARCH``."""
+
+    ids: list[int]
+    ended: bool
+
+
+def ids_with_text(term: str, *, using: str) -> Search:
     """Return those of the newest jobs that have an argument, as ``name=value``, or a part of a text, in any case.
 
-    The text is looked for in the payload, of which ``REDACT`` hides as much as wherever it is shown, and in the
-    messages of the newest errors. Role: operator, worker, web.
+    The text is looked for in payloads of up to ``LARGEST_READ``, of which ``REDACT`` hides as much as wherever they are
+    shown, and in the messages of the newest errors. Role: operator, worker, web.
     """
     part, (name, equals, value) = json.dumps(term, ensure_ascii=False)[1:-1], term.partition("=")
+    seeks_argument = bool(equals) and name.isidentifier()
     jobs, errors = Job.objects.using(using).order_by("-pk"), JobError.objects.using(using).order_by("-pk")
     wanted = Q(IContains(Cast("payload", TextField()), part))
-    if equals and name.isidentifier():
-        wanted |= Q(Exact(KeyTextTransform(name, "payload"), value))
+    if seeks_argument:
+        wanted |= Q(Exact(KeyTextTransform(name, "payload"), value)) | _of_djangos(name, value)
+    small = Q(LessThanOrEqual(_stored_size(), LARGEST_READ))
     found: list[int] = []
-    for job_id, task, payload in _newest(jobs).filter(wanted).values_list("pk", "task", "payload")[:_READ]:
-        shown: Any = registry.visible(task, payload)
-        arguments = cast("dict[str, Any]", shown if isinstance(shown, dict) else {})
-        is_argument = equals and name in arguments and arguments[name] == payload[name]
-        if is_argument or part.casefold() in json.dumps(shown, ensure_ascii=False).casefold():
-            found.append(job_id)
-    return [*found, *_newest(errors).filter(message__icontains=term).values_list("job_id", flat=True)[:_READ]]
+    try:
+        with _ending_within(LONGEST_SEARCH, using=using):
+            found += _newest(errors).filter(message__icontains=term).values_list("job_id", flat=True)[:_READ]
+            rows = _newest(jobs).filter(small & wanted).values_list("pk", "task", "payload")[:_READ]
+            for job_id, task, payload in rows:
+                shown = json.dumps(registry.visible(task, payload), ensure_ascii=False)
+                arguments = registry.visible_arguments(task, payload) if seeks_argument else {}
+                if _as_text(arguments.get(name)) == value or part.casefold() in shown.casefold():
+                    found.append(job_id)
+    except OperationalError as error:
+        if not isinstance(error.__cause__, QueryCanceled):
+            raise
+        return Search(found, ended=False)
+    return Search(found, ended=True)
+
+
+def _of_djangos(name: str, value: str) -> Q:
+    """Match Django's tasks with such an argument, by name or at any position: only the task knows their names."""
+    by_name = Q(Exact(KeyTextTransform(name, KeyTransform("kwargs", "payload")), value))
+    by_position = Q(payload__contains={"args": [value]})
+    with suppress(ValueError, RecursionError):
+        typed = json.loads(value)
+        json.dumps(typed, allow_nan=False)  # such as 1e999, which jsonb refuses, as it does some escapes
+        if "\\u" not in value:
+            by_position |= Q(payload__contains={"args": [typed]})
+    return by_name | by_position
+
+
+def _as_text(value: Any) -> str | None:
+    """Write a value as ``name=value`` has it, and as PostgreSQL's ``->>`` does."""
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+@contextmanager
+def _ending_within(longest: timedelta, *, using: str) -> Generator[None]:
+    """Have the server end what takes longer, until the end of the block, which changes nothing."""
+    with transaction.atomic(using=using):
+        with connections[using].cursor() as cursor:
+            cursor.execute(f"SET LOCAL statement_timeout = {round(longest.total_seconds() * 1000)}")
+        yield
+        transaction.set_rollback(True, using=using)  # takes the limit back, also in a transaction that goes on
+
+
+# How long the arguments of one job are in a list.
+_LONGEST_LISTED: Final = 120
+
+
+def listed_arguments(jobs: QuerySet[Job]) -> dict[int, str | None]:
+    """Return the arguments of each of these jobs in short, by their numbers; None for a payload that is not read.
+
+    The server sends none larger than ``LARGEST_READ``, which is not for lists.
+    """
+    small = Case(When(Q(LessThanOrEqual(_stored_size(), LARGEST_READ)), then="payload"))
+    listed: dict[int, str | None] = {}
+    for job_id, task, payload in jobs.order_by().annotate(small=small).values_list("pk", "task", "small"):
+        arguments = registry.visible_arguments(task, payload).items()
+        shown = ", ".join(f"{visible(name)}={_short(value)}" for name, value in arguments)
+        listed[job_id] = None if payload is None else shown
+    return listed
+
+
+def _short(value: Any) -> str:
+    """Write a value of JSON, without the end of a long one."""
+    written = visible(json.dumps(value, ensure_ascii=False))
+    return written if len(written) <= _LONGEST_LISTED else f"{written[:_LONGEST_LISTED]}…"
 
 
 def _newest(rows: QuerySet[Any]) -> QuerySet[Any]:

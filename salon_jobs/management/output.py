@@ -25,7 +25,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SchemaMissing
 from salon_jobs.core.records import ActionResult
 from salon_jobs.core.terminal import Painted, Screen
-from salon_jobs.core.text import visible, visible_lines
+from salon_jobs.core.text import SHOWN_AT_FIRST, beginning, visible, visible_lines
 from salon_jobs.core.units import distance, with_noun
 from salon_jobs.db.read_only import ServerReadOnly, failed_read_only
 from salon_jobs.management.arguments import os_user
@@ -235,9 +235,10 @@ class Console:
         content: Mapping[str, object],
         below: Sequence[str] = (),
     ) -> None:
-        """Write one object: its title and state, notes (label, text, colour), facts, content in full, and more lines.
+        """Write one object: its title and state, notes (label, text, colour), facts, content, and more lines.
 
-        Leaves out what is empty. Writes content that is not text as JSON, and with ``--json`` only the value.
+        Of large content only the beginning. Leaves out what is empty. Writes content that is not text as JSON, and with
+        ``--json`` only the value, whole.
         """
         if self["json"]:
             self.write(_json(value))
@@ -253,7 +254,11 @@ class Console:
         for name, part in content.items():
             if part not in ("", {}):
                 text = part if isinstance(part, str) else _json(part, ensure_ascii=False)
-                self.write(f"\n{paint(name, 'bold')}\n{printable_lines(text)}")
+                first, size = beginning(text)
+                self.write(f"\n{paint(name, 'bold')}\n{printable_lines(first)}")
+                if size:
+                    said = f"… the first {SHOWN_AT_FIRST:,} of {size:,} bytes; --json writes all of it"
+                    self.write(paint(said, "yellow"))
         for line in below:
             self.write(line)
 

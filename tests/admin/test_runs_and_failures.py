@@ -185,4 +185,4 @@ def test_folded_json_keeps_unhidden_values() -> None:
     assert json.loads(shown(long)) == long
     assert as_json(long).count("<details open>") == 1, "what is inside a long value is folded"
     assert 'data-size=" … 100 ]"' in as_json(long)
-    assert as_json({"huge": "x" * 200_000}).startswith("<details><summary>3 lines, 200,0")
+    assert as_json({"huge": "x" * 200_000}, whole=True).startswith("<details><summary>3 lines, 200,0")

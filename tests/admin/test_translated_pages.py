@@ -36,6 +36,7 @@ _OTHERS = {ord(letter): ord(letter) + 0xFEE0 for letter in map(chr, range(65, 12
 _DATA = re.compile(
     r"(?i:zz)[\w:./-]*|test-[\w-]+|Salon \d|#\d+|user [0-9a-f-]{36}|[0-9a-f]{8}-[0-9a-f-]{27}|rn::nats:::[\w-]+"
     r"|[\d-]{10} [\d:]{5,8} UTC|\d\d:\d\d(:\d\d)? UTC|UTC|Europe/Berlin|\b(key|aggregate)-of-\d|\bmade\b"
+    r"|\b\w+=(\"[^\"]*\"|\d+)"
     r"|(^|- |› )(queue|task|store|key) |tests\.[\w.<>]+|\b[a-z]+(-[a-z]+){2,}"
 )
 # What stays in English: codes, messages of errors, and names of programs, settings and kinds of processes.
