@@ -190,7 +190,7 @@ class JobAdmin(ActionAdmin):
     linked_by = ("fan_out_id__exact", "leased_by__exact", "state__exact")
     change_list_template = "admin/salon_jobs/jobs.html"
     list_class = JobList
-    list_display = ("job", "arguments", "progress", "detail", "enqueued", "row_actions")
+    list_display = ("job", "progress", "detail", "enqueued", "row_actions")
     sortable_by = ("job",)
     list_filter = (
         filters.ErrorGroupFilter,
@@ -398,17 +398,12 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description=_("job"), ordering="id")
     def job(self, job: Any) -> SafeString:
-        """Name the job by its task, and below by its number, its queue, and its store if the reader sees several."""
+        """Name the job by its task; below by number, queue, and store if the reader sees several; and its arguments."""
         store = store_name(job.store_id) if job.store_id and conf.store_model and job.knows_all else ""
         rest = " · ".join(part for part in (f"#{job.pk}", store, job.queue) if part)
-        return format_html('{}<small title="{}">{}</small>', job.task, job.store_id or "", rest)
-
-    @admin.display(description=_("arguments"))
-    def arguments(self, job: Any) -> str:
-        """Show the arguments in short, except those of a large payload."""
-        if job.given is None:
-            return gettext("more than %(kilobytes)s KB") % {"kilobytes": f"{search.LARGEST_READ // 1024:,}"}
-        return Truncator(job.given).chars(_ARGUMENTS) or "-"
+        said = gettext("more than %(kilobytes)s KB") % {"kilobytes": f"{search.LARGEST_READ // 1024:,}"}
+        given = said if job.given is None else Truncator(job.given).chars(_ARGUMENTS)
+        return stacked(format_html('{}<small title="{}">{}</small>', job.task, job.store_id or "", rest), given)
 
     @admin.display(description=_("state"))
     def status(self, job: Any) -> SafeString:
