@@ -36,8 +36,10 @@ SELECT c.conrelid::regclass::text, c.conname, pg_get_constraintdef(c.oid),
  WHERE c.contype = 'f' AND c.conparentid = 0 AND a.attrelid = to_regclass(%s) AND a.attname = %s
    AND (row_security_active(c.conrelid) OR row_security_active(c.confrelid) OR c.conname = ANY (%s)) ORDER BY 1, 2
 """
+# Or was left for the new target by an attempt that failed to validate it, without a transaction.
 _REFERS_ELSEWHERE: Final = """
 SELECT FROM pg_constraint c WHERE conrelid = to_regclass(%s) AND conname = %s AND (confrelid <> to_regclass(%s)
+   OR NOT convalidated AND confrelid <> to_regclass(%s)
    OR %s <> ARRAY(SELECT a.attname::text FROM unnest(c.confkey) WITH ORDINALITY AS n (number, position)
                     JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = n.number ORDER BY n.position))
 """
@@ -212,9 +214,9 @@ class IsolatedTables(DatabaseSchemaEditor):
                     declared.forget_deferred(model, self)
                     self.execute(declared.create_sql(new_model, self), None)
             elif isinstance(declared, DatabaseForeignKey) and declared.field == name:
-                _, to, columns = declared.reference(new_model)
-                table = self.quote_name(new_model._meta.db_table)
-                if self._rows(_REFERS_ELSEWHERE, table, declared.name, self.quote_name(to._meta.db_table), columns):
+                (_, before_to, _), (_, to, columns) = map(declared.reference, (model, new_model))
+                of, target, old = (self.quote_name(each._meta.db_table) for each in (new_model, to, before_to))
+                if self._rows(_REFERS_ELSEWHERE, of, declared.name, target, old, columns):
                     self.execute(declared.remove_sql(model, self), None)
                     self.execute(declared.create_sql(new_model, self), None)
 

@@ -248,6 +248,21 @@ def test_failed_alteration_leaves_all_policies(mode: str, stores_with_rows: list
 
 
 @modes
+def test_key_that_was_not_validated_is_made_again(mode: str, stores_with_rows: list[Any]) -> None:
+    """The first attempt met a row that the new target lacks, and had committed before."""
+    with migrating(mode):
+        state = library(stores_with_rows)
+        other = key("Notice", null=True, db_constraint=False, related_name="+")
+        change("DELETE FROM notice WHERE person_id = 2")
+        with pytest.raises(IntegrityError, match='violates foreign key constraint "book_buyer"'):
+            migrate(AlterField("book", "buyer", other), state=state.clone(), atomic=False)
+        change("UPDATE book SET buyer_id = NULL WHERE buyer_id = 2")
+        state = migrate(AlterField("book", "buyer", other), state=state, atomic=False)
+        assert_as_declared(state)
+        assert seen("SELECT convalidated FROM pg_constraint WHERE conname = 'book_buyer'") == [(True,)]
+
+
+@modes
 def test_rejected_policy_says_what_to_write(mode: str, stores_with_rows: list[Any]) -> None:
     with migrating(mode):
         state = library(stores_with_rows)
