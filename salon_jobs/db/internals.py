@@ -151,6 +151,8 @@ def break_cycles(error: BaseException) -> None:
             continue
         met.add(id(each))
         errors += each.__cause__, each.__context__
+        if isinstance(each, BaseExceptionGroup):
+            errors += cast("BaseExceptionGroup[BaseException]", each).exceptions
         for frame, _ in traceback.walk_tb(each.__traceback__):
             if frame.f_code in _REFERS_TO_ITS_ERROR:
                 with suppress(RuntimeError):  # it still runs, in a task of its own

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection, transaction
+from django.db import DataError, connection, transaction
 
 from salon_jobs import Discard, Retry, Snooze
 from salon_jobs.core import tracing
@@ -74,13 +74,25 @@ def divide_in_database() -> None:
     connection.cursor().execute("SELECT 1 / 0")
 
 
+def divide_in_group() -> None:
+    errors: list[Exception] = []
+    try:
+        divide_in_database()
+    except DataError as error:
+        errors.append(error)
+    try:
+        raise ExceptionGroup("of one", errors)
+    finally:
+        errors.clear()
+
+
 def fail_after_commit() -> None:
     with transaction.atomic():
         transaction.on_commit(fail)
 
 
-ENDS = [fail, retry, discard, snooze, divide_in_database, fail_after_commit]
-OF_DATABASE = (divide_in_database, fail_after_commit)
+ENDS = [fail, retry, discard, snooze, divide_in_database, divide_in_group, fail_after_commit]
+OF_DATABASE = (divide_in_database, divide_in_group, fail_after_commit)
 THREADS = [tasks.system, tasks.in_store, tasks.outside, tasks.once, tasks.in_chunks]
 
 
