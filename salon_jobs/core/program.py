@@ -35,7 +35,7 @@ def replace_closed_streams() -> None:
             # The lowest descriptor that is free: this one, unless something was opened before.
             null = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(null, null == descriptor)
-            setattr(sys, name, os.fdopen(null, "w" if descriptor else "r"))
+            setattr(sys, name, os.fdopen(null, "w" if descriptor else "r", errors="backslashreplace"))
 
 
 #: A terminal that is closed sends this one, perhaps twice, as the system and as its shell; None where there is none.
