@@ -294,6 +294,17 @@ def test_enqueueing_while_time_is_frozen(hooks: Hooks, process_id: int) -> None:
     assert [get_job(job.id).value for job in jobs] == ["2026-02-03T04:05:06Z", "2026-02-03"]
 
 
+@pytest.mark.usefixtures("database")
+def test_running_while_time_is_frozen(hooks: Hooks) -> None:
+    """The run's length is measured on one clock: freezegun stops the monotonic one too."""
+    lengths: list[float] = []
+    hooks.system = lambda data: lengths.append(current_job().ran_s)
+    with freeze_time("2026-02-03 04:05:06"):
+        tasks.anything.enqueue(data=1)
+        drain_jobs()
+    assert lengths == [0]
+
+
 IMPOSSIBLE: list[tuple[Any, str]] = [
     (
         {"items": [0, {"author": User(username="x")}]},

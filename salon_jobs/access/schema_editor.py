@@ -21,6 +21,7 @@ from salon_jobs.access.objects import PUBLIC, Policy, identifier, literal
 from salon_jobs.access.operations.access import InstallFanOutFunction
 from salon_jobs.access.policies import MEMBERSHIP_POLICY, user_condition
 from salon_jobs.conf import settings as conf
+from salon_jobs.tenancy.active import expect_no_rows
 
 _UNFORCED: Final = (
     "ALTER TABLE %(table)s NO FORCE ROW LEVEL SECURITY; {}; ALTER TABLE %(table)s FORCE ROW LEVEL SECURITY"
@@ -112,6 +113,8 @@ class IsolatedTables(DatabaseSchemaEditor):
         outer = self._dropped, self._alteration
         try:
             with ExitStack() as self._alteration:
+                if fills:  # in the rows of all stores, also in strict mode
+                    self._alteration.enter_context(expect_no_rows())
                 self._dropped = {}
                 super().alter_field(model, old_field, new_field, strict)
                 self._restore()

@@ -68,6 +68,11 @@ def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
 running = cast("ContextVar[RunningJob | None]", current_run)
 
 
+def _monotonic() -> float:
+    """Look the clock up anew, as everywhere else: a test may have frozen it since the import."""
+    return time.monotonic()
+
+
 @dataclass(eq=False)
 class RunningJob:
     """Job that a handler is running.
@@ -84,7 +89,7 @@ class RunningJob:
     # In a worker the session belongs to the job and is reset after it; elsewhere it belongs to the caller.
     resets_session: bool = False
     # When the run began, and when it had ended, with its transaction (monotonic seconds).
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=_monotonic)
     ended: float | None = field(default=None, init=False)
     # Whether a statement of this run has ended the job as succeeded, perhaps in a transaction that is still open.
     finished: bool = field(default=False, init=False)

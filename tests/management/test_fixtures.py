@@ -14,9 +14,10 @@ import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import transaction
+from django.db import connections, transaction
 
 from salon_jobs import emit, tenant_context
+from salon_jobs.access.strict import refuse_without_store
 from tests import tasks
 from tests.docs.markdown import blocks, read
 from tests.interpreter import manage, succeed
@@ -139,7 +140,21 @@ def dumped(capsys: pytest.CaptureFixture[str], *labels: str, **options: Any) -> 
 
 @pytest.mark.parametrize(("alias", "user"), [("default", "worker_runtime"), ("web", "app"), ("migrator", "migrator")])
 @pytest.mark.parametrize("labels", [["salon.customer"], []])
-def test_dump_without_store_fails(customers: list[UUID], alias: str, user: str, labels: list[str]) -> None:
+@pytest.mark.parametrize("strict", [False, True])
+def test_dump_without_store_fails(
+    customers: list[UUID],
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    strict: bool,
+    alias: str,
+    user: str,
+    labels: list[str],
+) -> None:
+    """In strict mode with the same remedies."""
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "STRICT": strict}
+    connection = connections[alias]
+    monkeypatch.setattr(connection, "execute_wrappers", [*connection.execute_wrappers])
+    refuse_without_store(connection)
     with pytest.raises(CommandError, match=HIDES.format(user) if labels else "hides rows of|permission denied"):
         call_command("dumpdata", *labels, database=alias)
 

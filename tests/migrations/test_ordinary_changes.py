@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 from django.apps import apps
-from django.db import IntegrityError, NotSupportedError, ProgrammingError, models
+from django.db import IntegrityError, NotSupportedError, ProgrammingError, connections, models
 from django.db.migrations import (
     AddConstraint,
     AddField,
@@ -30,6 +30,7 @@ from salon_jobs.access import (
     StoreIsolation,
 )
 from salon_jobs.access.schema_editor import install
+from salon_jobs.tenancy.active import expects_no_rows
 from tests.migrations.isolated import assert_as_declared, migrating, snapshot
 from tests.migrations.operations import migrate, sql_of
 from tests.support import change, seen
@@ -210,9 +211,20 @@ def test_checks_read_rows_of_every_store(mode: str, stores_with_rows: list[Any])
 
 @modes
 def test_filled_rows_are_those_of_every_store(mode: str, stores_with_rows: list[Any]) -> None:
+    """In strict mode too, whose wrapper asks whether no rows are expected."""
+    expected: list[bool] = []
+
+    def watch(execute: Any, sql: Any, *arguments: Any) -> Any:
+        if "UPDATE" in str(sql):
+            expected.append(expects_no_rows.get())
+        return execute(sql, *arguments)
+
     with migrating(mode):
         state = library(stores_with_rows)
-        migrate(AlterField("book", "size", models.IntegerField(default=7)), state=state)
+        with connections["migrator"].execute_wrapper(watch):
+            migrate(AlterField("book", "size", models.IntegerField(default=7)), state=state)
+    assert expected == [True]
+    assert not expects_no_rows.get()
     assert [size for (size,) in seen("SELECT size FROM book ORDER BY id")] == [1, 7, 2, 7, 3, 7]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from salon_jobs.access.hidden import hidden_rows
 from salon_jobs.access.relations import Name, relations_of
-from salon_jobs.tenancy.active import innermost
+from salon_jobs.tenancy.active import expect_no_rows, innermost
 
 
 class Command(DumpDataCommand):
@@ -23,7 +23,10 @@ class Command(DumpDataCommand):
         """Dump. Raises CommandError for a table of which the database's user does not see all rows."""
         connection = connections[options["database"]]
         is_watched = connection.vendor == "postgresql" and innermost(connection) is None
-        with connection.execute_wrapper(_RefuseHidden(connection)) if is_watched else nullcontext():
+        with ExitStack() as stack:
+            if is_watched:
+                stack.enter_context(expect_no_rows())  # strict mode would refuse first, and knows no remedy for a dump
+                stack.enter_context(connection.execute_wrapper(_RefuseHidden(connection)))
             super().handle(*app_labels, **options)
 
 
