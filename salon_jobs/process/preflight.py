@@ -72,7 +72,7 @@ def check_role(alias: str, expected: str | None = None) -> None:
         return
     text = f"database role {user!r} {' and '.join(fault for fault, holds in faults.items() if holds)}"
     if conf.roles is not None:
-        raise ForbiddenRole(f"{text}; connect as a runtime role")
+        raise ForbiddenRole(f"{text}; connect as {'a runtime role' if expected is None else repr(expected)}")
     if conf.store_model is not None and (is_superuser or bypasses_rls):
         text += ": it sees the rows of all stores; with ROLES set, this process would refuse it"
         log_event(logging.WARNING, events.ROLE_NOTICED, detail=text)

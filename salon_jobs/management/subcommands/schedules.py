@@ -64,7 +64,8 @@ class ChangeSchedules(Subcommand):
         row = found.filter(store_id=store_id).first()
         if row is None:
             of = "" if conf.store_model is None else " of this store" if store_id else " without a store"
-            raise CommandError(f"no schedule{of} has the key {shown(key)}")
+            hint = "; for a schedule of a store, add --store" if conf.store_model is not None and not store_id else ""
+            raise CommandError(f"no schedule{of} has the key {shown(key)}{hint}")
         if action == "run":
             with context_of(row.store_id):
                 handle = run_schedule(row.pk, by=os_user())
