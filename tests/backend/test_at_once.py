@@ -43,7 +43,6 @@ class AtOnceBackendInTestCase(TestCase):
         assert [error.exception_class_path for error in result.errors] == ["builtins.ValueError"]
 
     def test_task_without_result_has_run(self) -> None:
-        calls.seen.clear()
         result = describe.using(keep_result=timedelta(0)).enqueue(note="n")
         assert len(calls.seen) == 1
         assert result.status == "READY", "nothing more is known of it"

@@ -42,12 +42,6 @@ from tests.support import change, connected, seen
 pytestmark = pytest.mark.usefixtures("database")
 
 
-@pytest.fixture(autouse=True)
-def nothing_seen() -> Iterator[None]:
-    yield
-    calls.seen.clear()
-
-
 def run(task: Any, *args: Any, **kwargs: Any) -> Any:
     """Enqueue a task, run what is due, and return the result as it then is."""
     result = task.enqueue(*args, **kwargs)

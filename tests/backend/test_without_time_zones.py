@@ -82,7 +82,6 @@ def test_aware_run_after_comes_back() -> None:
 
 
 def test_instants_of_results_are_naive() -> None:
-    calls.seen.clear()
     results = [calls.describe.enqueue(), calls.fail.enqueue()]
     assert is_now(results[0].enqueued_at)
     drain_jobs(raise_errors=False)
@@ -94,7 +93,6 @@ def test_instants_of_results_are_naive() -> None:
     assert results[1].status is TaskResultStatus.FAILED
     [during] = calls.seen
     assert is_now(during.started_at)
-    calls.seen.clear()
 
 
 def test_jobs_take_and_give_naive_datetimes(hooks: Hooks) -> None:
