@@ -473,6 +473,7 @@ def test_command_fires_given_instant_once(database: None) -> None:
         (("--burst", "--at", "yesterday"), "not an ISO 8601 instant"),
         (("--burst", "--at", "2026-05-05T18:00:00"), "instant with a time zone"),
         (("--at", "2026-05-05T18:00:00Z"), "--at goes with --burst"),
+        (("--reload", "--at", "2026-05-05T18:00:00Z"), "--at goes with --burst"),
         (("--health-addr", "8081"), "expected HOST:PORT"),
     ],
 )

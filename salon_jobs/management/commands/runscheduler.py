@@ -29,10 +29,14 @@ class Command(ServiceCommand):
         )
         super().add_arguments(parser)
 
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the scheduler; a restart by the reloader would not mend its options."""
+        if options["at"] is not None and not options["burst"]:
+            raise CommandError("--at goes with --burst")
+        super().handle(*args, **options)
+
     def serve(self, options: dict[str, Any]) -> None:
         at: datetime | None = options["at"]
-        if at is not None and not options["burst"]:
-            raise CommandError("--at goes with --burst")
         if not options["burst"]:
             facts = {"cron entries": f"{len(cron_entries.all()):,}"}
             self.run_service("scheduler", lambda heartbeat: Scheduler(using=heartbeat.using), options, facts=facts)
