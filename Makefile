@@ -113,8 +113,9 @@ mutants: venv ## break the code in some sixty places, one after the other, and s
 
 .PHONY: test-image
 test-image: venv ## build the image and run the compose file in containers, if this machine can; keeps .image
-	@# Its first test waits for a base, four images and all services.
-	@$(PYTEST) -m image --override-ini faulthandler_timeout=2400 tests/image
+	@# Its first test waits for a base, four images and all services. In their own order: all have the same database, and
+	@# the demo's data is compared whole before another test adds a store.
+	@$(BIN)/python -m pytest -p no:randomly -m image --override-ini faulthandler_timeout=2400 tests/image
 
 .PHONY: test-matrix
 test-matrix: venv ## run the quick tests on each Python, Django and PostgreSQL; TESTS=… chooses tests; keeps .matrix

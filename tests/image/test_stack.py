@@ -83,6 +83,8 @@ def test_everything_is_done_whatever_is_killed(stack: Stack, tmp_path: Path) -> 
     with superuser(stack) as connection:
         instants = DemoInstants.at(connection.execute("SELECT now()").fetchall()[0][0])
         data = make_demo_data(instants, stores=STORES)
+        # A tick of tonight that the scheduler has fired before there were rows is to fire for them.
+        connection.execute("DELETE FROM salon_jobs_cron_tick")
         load(connection, data)
         Verifier(connection, instants).prepare(())
     stores = [text for record in data.records("store") for text in ("--store", str(record["id"]))]
