@@ -15,8 +15,16 @@ from salon_jobs.core.metrics import BUCKETS, bucket_of
 from tests.admin.pages import Rows, WebRouter, staff
 from tests.management.operator import insert
 from tests.outbox.rows import ORDERS, block, write
+from tests.plans.explain import signed_in
 from tests.settings import SALON_JOBS
 from tests.support import change, in_state, seen, selected
+
+
+@pytest.fixture
+def client(database: None) -> Iterator[Client]:
+    """Sign in a superuser, where the role of workers has the pages; see ``operator`` for a web process."""
+    with signed_in("boss") as client:
+        yield client
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
@@ -27,7 +26,6 @@ from tests import tasks
 from tests.admin.pages import ADMIN, as_text, form, hidden_fields, html_of, logged
 from tests.management.operator import add, insert, run
 from tests.outbox.rows import ORDERS, write
-from tests.plans.explain import signed_in
 from tests.settings import url_for
 from tests.support import change, claim, new_store_id, seen
 from tests.support import run as run_claimed
@@ -35,13 +33,6 @@ from tests.tasks import Hooks
 from tests.waiting import LIMIT_S
 
 JOBS, LIMITS = f"{ADMIN}job/", f"{ADMIN}limit/"
-
-
-@pytest.fixture
-def client(database: None) -> Iterator[Client]:
-    with signed_in("boss") as client:
-        yield client
-    change("DELETE FROM django_admin_log")
 
 
 def act(client: Client, action: str, ids: list[int], **fields: Any) -> str:

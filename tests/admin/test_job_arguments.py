@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,16 +13,9 @@ from salon_jobs.jobs.search import ids_with_text
 from tests import tasks
 from tests.admin.pages import as_text, html_of, listed
 from tests.backend import calls
-from tests.plans.explain import signed_in
 
 pytestmark = pytest.mark.usefixtures("database")
 NAME = "tests.backend.calls.send_reset"
-
-
-@pytest.fixture
-def client(database: None) -> Iterator[Client]:
-    with signed_in("boss") as client:
-        yield client
 
 
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -39,11 +32,11 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("call", CALLS)
 def test_search_by_argument_finds_job(client: Client, call: str) -> None:
     enqueue, term = CALLS[call]
-    others = (tasks.system.enqueue(note="7"), calls.send_reset.enqueue(8, "t", note="7"))
+    tasks.system.enqueue(note="7")
+    calls.send_reset.enqueue(8, "t", note="7")
     found = enqueue()
     number = getattr(found, "job_id", None) or found.id
     assert listed(client, "job", f"?q={term}") == {number}
-    assert others
 
 
 def test_search_by_hidden_argument_finds_nothing() -> None:

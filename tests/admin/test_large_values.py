@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -20,17 +19,10 @@ from salon_jobs.jobs import search
 from tests.admin.pages import Rows, as_text, html_of, staff, text_of
 from tests.management.operator import add, insert, run
 from tests.outbox.rows import write
-from tests.plans.explain import signed_in
 from tests.support import change, plan_nodes, seen
 
 BODY = "lorem ipsum " * 120_000
 LARGE = {"body": f"{BODY}zebra", "password": "tulip"}
-
-
-@pytest.fixture
-def client(database: None) -> Iterator[Client]:
-    with signed_in("boss") as client:
-        yield client
 
 
 def job() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
@@ -16,16 +16,9 @@ from salon_jobs.jobs.search import ids_with_text
 from salon_jobs.testing import drain_jobs
 from tests.admin.pages import html_of
 from tests.backend.calls import send_reset
-from tests.plans.explain import signed_in
 
 pytestmark = pytest.mark.usefixtures("database")
 SECRET = "tulip"
-
-
-@pytest.fixture
-def client(database: None) -> Iterator[Client]:
-    with signed_in("boss") as client:
-        yield client
 
 
 WAYS: dict[str, Callable[[], Any]] = {
