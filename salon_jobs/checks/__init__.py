@@ -272,15 +272,18 @@ def check_sentry() -> list[CheckMessage]:
     return []
 
 
+def _some(names: Sequence[str]) -> str:
+    """List the first few of these names, and how many more there are."""
+    more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    return ", ".join([*names[:_SHOWN], *more])
+
+
 def check_crontab() -> list[CheckMessage]:
     """Warn of cron entries that start nothing, since the backend of their tasks is not ours."""
     if not cron_entries.left_out:
         return []
     listed = [f"{name!r} (of {backend})" for name, backend in cron_entries.left_out.items()]
-    more = [f"{len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
-    text = (
-        f"cron entries that start nothing, since another backend has their tasks: {', '.join(listed[:_SHOWN] + more)}"
-    )
+    text = f"cron entries that start nothing, since another backend has their tasks: {_some(listed)}"
     hint = (
         "in production, have TASKS name salon_jobs.backend.SalonJobsBackend; for tests and development, silence this"
         " check"
@@ -294,10 +297,9 @@ def check_task_signals() -> list[CheckMessage]:
     unheard: list[str] = [] if framework is None else framework.unheard_receivers()
     if not unheard:
         return []
-    more = [f"{len(unheard) - _SHOWN} more"] if len(unheard) > _SHOWN else []
     text = (
         "receivers of django_tasks.signals that are never called, since this version of Django has tasks of its own:"
-        f" {', '.join(unheard[:_SHOWN] + more)}"
+        f" {_some(unheard)}"
     )
     hint = (
         "connect them to the signals of django.tasks.signals; import exceptions and classes from django.tasks too,"
