@@ -24,7 +24,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import CronInvalid, SalonJobsError
 from salon_jobs.core.records import EnqueueAction
 from salon_jobs.core.units import counted
-from salon_jobs.dashboard.labels import ENDED, ago, became_of, instant, override_of, who_paused
+from salon_jobs.dashboard.labels import ago, became_of, instant, override_of, who_paused
 from salon_jobs.dashboard.processes import MOST_HELD, cron, processes
 from salon_jobs.jobs.fan_out import fan_out_progress
 from salon_jobs.jobs.results import JobHandle
@@ -226,8 +226,7 @@ class CronEntryAdmin(ActionAdmin):
         lines: list[SafeString] = []
         for tick in ticks:
             job = jobs.get(tick.job_id or 0)
-            ended = tick.outcome or ("" if tick.job_id is None else ENDED)
-            became = ": ".join(filter(None, (job.state, job.reason))) if job else ended
+            became = ": ".join(filter(None, (job.state, job.reason))) if job else tick.outcome
             shown = became_of(became) if job is None else self.link(Job, job.pk, became_of(became))
             lines.append(format_html("{}: {}", instant(tick.tick_at), shown))
         return lines_of(lines) if lines else gettext("none yet")

@@ -227,12 +227,11 @@ def visible(task: str, payload: Any) -> Any:
     return redacted({**held, "args": visible_args or given}, conf.redact)
 
 
-def visible_arguments(task: str, payload: Any) -> dict[str, Any]:
-    """Return the arguments of a task's job by their names, as ``visible`` shows them.
+def visible_arguments(task: str, shown: Any) -> dict[str, Any]:
+    """Return the arguments of a task's job by their names, of what ``visible`` has returned.
 
     Of a Django task that this process does not know, only those that were passed by name. ``*args`` are a list.
     """
-    shown: Any = visible(task, payload)
     if not isinstance(shown, dict):
         return {}
     call = cast("dict[str, Any]", shown)

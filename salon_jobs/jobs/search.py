@@ -123,9 +123,10 @@ def ids_with_text(term: str, *, using: str) -> Search:
             found += _newest(errors).filter(message__icontains=term).values_list("job_id", flat=True)[:_READ]
             rows = _newest(jobs).filter(small & wanted).values_list("pk", "task", "payload")[:_READ]
             for job_id, task, payload in rows:
-                shown = json.dumps(registry.visible(task, payload), ensure_ascii=False)
-                arguments = registry.visible_arguments(task, payload) if seeks_argument else {}
-                if _as_text(arguments.get(name)) == value or part.casefold() in shown.casefold():
+                shown = registry.visible(task, payload)
+                arguments = registry.visible_arguments(task, shown) if seeks_argument else {}
+                written = json.dumps(shown, ensure_ascii=False)
+                if _as_text(arguments.get(name)) == value or part.casefold() in written.casefold():
                     found.append(job_id)
     except OperationalError as error:
         if not isinstance(error.__cause__, QueryCanceled):
@@ -173,7 +174,7 @@ def listed_arguments(jobs: QuerySet[Job]) -> dict[int, str | None]:
     small = Case(When(Q(LessThanOrEqual(_stored_size(), LARGEST_READ)), then="payload"))
     listed: dict[int, str | None] = {}
     for job_id, task, payload in jobs.order_by().annotate(small=small).values_list("pk", "task", "small"):
-        arguments = registry.visible_arguments(task, payload).items()
+        arguments = registry.visible_arguments(task, registry.visible(task, payload)).items()
         shown = ", ".join(f"{visible(name)}={_short(value)}" for name, value in arguments)
         listed[job_id] = None if payload is None else shown
     return listed

@@ -89,9 +89,10 @@ def schedule(
     check_flag("overlap", overlap)
     if catch_up is not None:
         check_duration("catch_up", catch_up)
-    find_zone(timezone)
     expression = None if line is None else CronExpression(line, timezone)
-    if expression is not None:
+    if expression is None:
+        find_zone(timezone)
+    else:
         check_text("line", expression.line, _LONGEST)
     alias = alias_of(using)
     enqueue.look_for_another_transaction(alias)
