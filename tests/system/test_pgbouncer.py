@@ -135,7 +135,8 @@ def test_suites_pass_through_the_pooler() -> None:
             "stricter_isolation_changes_nothing",  # the pool would keep its connections
         )
     )
-    options = ("-q", "-p", "tests.system.through_pgbouncer", "-p", "no:cacheprovider", "-k", f"not ({unfit})")
+    plugins = ("-p", "tests.system.through_pgbouncer", "-p", "no:cacheprovider", "-p", "no:randomly")
+    options = ("-q", *plugins, "-k", f"not ({unfit})")
     words = (sys.executable, "-m", "pytest", *options, *(f"tests/{name}" for name in TESTS))
     done = run_command(*words, environment=environment, timeout_s=600)
     assert done.returncode == 0, done.stdout
