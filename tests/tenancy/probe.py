@@ -90,15 +90,24 @@ def pool_alias(role: str, **options: Any) -> Generator[Any]:
 
 
 @contextmanager
-def round_trips(connection: BaseDatabaseWrapper) -> Generator[list[int]]:
-    """Yield a list that has the number of round trips after the block; each ends with ReadyForQuery."""
+def traced(connection: BaseDatabaseWrapper) -> Generator[list[str]]:
+    """Yield a list that has every message between client and server after the block, a line each, as libpq shows it."""
     connection.ensure_connection()
     raw: Any = connection.connection
-    counted: list[int] = []
+    messages: list[str] = []
     with tempfile.NamedTemporaryFile() as trace:
         raw.pgconn.trace(trace.fileno())
         try:
-            yield counted
+            yield messages
         finally:
             raw.pgconn.untrace()
-        counted.append(Path(trace.name).read_text(errors="replace").count("ReadyForQuery"))
+        messages += Path(trace.name).read_text(errors="replace").splitlines()
+
+
+@contextmanager
+def round_trips(connection: BaseDatabaseWrapper) -> Generator[list[int]]:
+    """Yield a list that has the number of round trips after the block; each ends with ReadyForQuery."""
+    counted: list[int] = []
+    with traced(connection) as messages:
+        yield counted
+    counted.append(sum("ReadyForQuery" in message for message in messages))
