@@ -40,6 +40,17 @@ WITH mine AS MATERIALIZED (
 )
 SELECT fence FROM deleted UNION ALL SELECT fence FROM kept
 
+-- name: finish_plain
+-- Delete jobs that succeeded and leave nothing, if this process still owns them; returns their fences. It locks no row
+-- before it deletes it, which is a sixth of what finish_many costs, and 54 bytes of WAL a job. If another transaction
+-- has one of the rows for longer than a moment, it fails with 55P03 and has deleted none: then finish_many can do it.
+-- Locks: the rows, in any order; a deadlock ends by the same error. Role: worker. In autocommit, since lock_timeout is
+-- set for the transaction. Not prepared, as finish_many.
+DELETE FROM salon_jobs_job j
+-- include: fenced
+       AND (SELECT set_config('lock_timeout', '20ms', true)) = '20ms'
+RETURNING j.id # j.lease AS fence
+
 -- name: finish_one
 -- Finish a single job as finish_many does, with the same parameters, by a function, whose plan is kept: to plan it takes
 -- longer than the rest.
