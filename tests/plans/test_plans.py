@@ -59,6 +59,15 @@ def test_successes_are_found_by_id(crowded: int, keep: bool, has_results: bool) 
     assert [node["Node Type"] for node in scans(plan)].count("Tid Scan") == 1 + has_results
 
 
+def test_plain_successes_are_found_by_id(crowded: int) -> None:
+    """The time limit of their locks is set before the first row is read."""
+    plan = nodes("finish_plain", {"ids": BATCH, "fences": FENCES, "process_id": 3})
+    assert_no_full_scan(plan)
+    assert indexes(plan) == {"salon_jobs_job_pkey"}
+    assert [node["Node Type"] for node in plan if "One-Time Filter" in node] == ["Result"]
+    assert not {node["Node Type"] for node in plan} & {"Nested Loop", "Hash Join", "Merge Join"}
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_leases_of_batch_are_compared_by_hash(crowded: int, keep: bool) -> None:
     """Also where few rows are expected."""

@@ -12,10 +12,10 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
 from salon_jobs import Snooze
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.db.statements import is_held_up
 from salon_jobs.jobs import control
 from salon_jobs.jobs.leases import Leases
@@ -47,6 +47,26 @@ def test_lost_lease_in_batch_is_logged(work: Work) -> None:
     work.run_on_thread()
     assert seen("SELECT payload->>'note', state FROM salon_jobs_job") == [("lose", "running")]
     assert sorted(work.events) == ["job_lease_lost", "job_succeeded", "job_succeeded"]
+
+
+def test_locked_row_delays_no_other_end(work: Work, other: psycopg.Connection) -> None:
+    """It stays, in its batch and in a later one, and no session keeps the limit of the wait for it."""
+    for _ in range(6):
+        work.add(None, tasks.system)
+    held, *free = work.claim(6)
+    leases = Leases(work.process_id, using="default")
+
+    def finish(*jobs: ClaimedJob) -> set[int]:
+        return leases.finish_many([running_job(job, work.process_id) for job in jobs])
+
+    other.execute("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", [held.id])
+    assert finish(free[0], held, free[1]) == {free[0].fence, free[1].fence}
+    assert finish(held, free[2], free[3]) == {free[2].fence, free[3].fence}
+    other.rollback()
+    assert finish(free[4], held) == {free[4].fence, held.fence}
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == ("0",)
 
 
 def test_batch_after_lost_connection(work: Work) -> None:
