@@ -54,8 +54,8 @@ TABLES: Final[Mapping[str, JobTable]] = {
         # A job is three row versions within seconds: inserted, claimed, deleted. With the server's defaults, a table
         # that once held a million rows is vacuumed after 200,000 dead ones, and deliberately slowly; until then each
         # claim reads past them. So the threshold is fixed, and vacuum runs at full speed. The TOAST table holds long
-        # payloads. fillfactor stays at 100: a claim changes indexed columns, so free space in the page would not make
-        # it cheaper.
+        # payloads. Half of a page is free for the versions of running jobs: an update that has to leave the page logs a
+        # lock of the old version first, and then the whole of the new one (a fifth of the WAL of a job).
         storage={
             "autovacuum_vacuum_scale_factor": 0,
             "autovacuum_vacuum_threshold": 5000,
@@ -65,6 +65,7 @@ TABLES: Final[Mapping[str, JobTable]] = {
             "toast.autovacuum_vacuum_scale_factor": 0,
             "toast.autovacuum_vacuum_threshold": 5000,
             "toast.autovacuum_vacuum_cost_delay": 0,
+            "fillfactor": 50,
         },
     ),
     "salon_jobs_job_error": JobTable(operator=("DELETE",), web=_READ),

@@ -20,7 +20,7 @@ OPTIONS = "SELECT array_to_string(reloptions, ' ') FROM pg_class WHERE oid = %s:
 def test_hot_tables_are_vacuumed_often(database: None) -> None:
     vacuum = "autovacuum_vacuum_scale_factor=0 autovacuum_vacuum_threshold=5000 autovacuum_vacuum_cost_delay=0"
     analyze = "autovacuum_analyze_scale_factor=0 autovacuum_analyze_threshold=5000"
-    assert seen(OPTIONS, "salon_jobs_job") == [(f"{vacuum} {analyze}",)]
+    assert seen(OPTIONS, "salon_jobs_job") == [(f"{vacuum} {analyze} fillfactor=50",)]
     toast = "SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 'salon_jobs_job'::regclass"
     assert seen(OPTIONS, seen(toast)[0][0]) == [(vacuum,)]
     assert seen(OPTIONS, "salon_jobs_task_minute") == [("fillfactor=70",)]
