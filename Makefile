@@ -151,6 +151,10 @@ bench-quick: venv ## measure with small sizes beside graphile-worker alone; abou
 bench-peers: venv ## install the peers of the benchmark into .bench
 	@$(BIN)/python -m benchmarks --install || true
 
+.PHONY: bench-cost
+bench-cost: venv ## compare what a job costs here and in another commit: BASE=… (default: the last release); 3 minutes
+	@$(BIN)/python -m benchmarks.cost $(if $(BASE),--base $(BASE)) $(COST_ARGS)
+
 .PHONY: check
 check: venv ## run ruff, mypy and pyright
 	@$(BIN)/ruff check

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import queue
 from benchmarks.peers import Peer
-from benchmarks.processes import Running, act, environment, manage, python, run
+from benchmarks.processes import ROOT, Running, act, environment, manage, python, run
 from benchmarks.redis import RedisDatabase, redis_server
 from benchmarks.server import Database, Server
 from benchmarks.sizes import Sizes
@@ -119,8 +119,8 @@ def opened(server: Server, peers: Sequence[Peer], sizes: Sizes, folder: Path) ->
         )
 
 
-def prepare(database: Database) -> None:
-    """Create the roles and migrate, by the commands, as a deployment does."""
+def prepare(database: Database, *, tree: Path = ROOT) -> None:
+    """Create the roles and migrate, by the commands of a tree, as a deployment does."""
     passwords = {
         "MIGRATOR_PASSWORD": database.passwords["migrator"],
         "APP_PASSWORD": database.passwords["web"],
@@ -129,5 +129,6 @@ def prepare(database: Database) -> None:
     }
     # Roles of an earlier run on the same server have other passwords.
     command = manage("bootstrap_roles", "--share-roles", "--change-passwords", "--yes")
-    run(command, environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords))
-    run(manage("migrate", "--verbosity", "0"), environment(DATABASE_URL_MIGRATOR=database.url("migrator")))
+    run(command, environment(DATABASE_URL_BOOTSTRAP=database.superuser_url, **passwords), cwd=tree)
+    env = environment(DATABASE_URL_MIGRATOR=database.url("migrator"))
+    run(manage("migrate", "--verbosity", "0"), env, cwd=tree)

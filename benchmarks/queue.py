@@ -9,7 +9,7 @@ import psycopg
 from benchmarks.server import Database
 
 STORES: Final = 100
-_TABLE: Final = "salon_jobs_job"
+TABLE: Final = "salon_jobs_job"
 # As store_id() writes it.
 _STORE: Final = "('00000000-0000-4000-8000-' || lpad(to_hex({n}), 12, '0'))::uuid"
 
@@ -35,7 +35,7 @@ def drop_stores(database: Database, above: int) -> None:
 
 def empty(database: Database) -> None:
     """Remove every job."""
-    database.execute(f"TRUNCATE {_TABLE}, salon_jobs_job_error")
+    database.execute(f"TRUNCATE {TABLE}, salon_jobs_job_error")
 
 
 def fill(database: Database, task: str, jobs: int) -> None:
@@ -46,11 +46,11 @@ def fill(database: Database, task: str, jobs: int) -> None:
 
 def add(connection: psycopg.Connection[tuple[object, ...]], task: str, jobs: int) -> None:
     """Add jobs of a task without store, over a connection that is open."""
-    connection.execute(f"INSERT INTO {_TABLE} (task) SELECT %s FROM generate_series(1, %s::bigint)", (task, jobs))
+    connection.execute(f"INSERT INTO {TABLE} (task) SELECT %s FROM generate_series(1, %s::bigint)", (task, jobs))
 
 
 def fill_stores(database: Database, task: str, jobs: int, *, stores: int = STORES) -> None:
     """Add jobs of a store task, one store after the other in turn, over the first ``stores`` stores."""
     store = _STORE.format(n="1 + n %% %s::bigint")
     numbers = "generate_series(1, %s::bigint) n"
-    database.execute(f"INSERT INTO {_TABLE} (task, store_id) SELECT %s, {store} FROM {numbers}", task, stores, jobs)
+    database.execute(f"INSERT INTO {TABLE} (task, store_id) SELECT %s, {store} FROM {numbers}", task, stores, jobs)

@@ -75,9 +75,9 @@ def goals_table(judged: Sequence[Verdict], results: Sequence[Result]) -> Table:
         table.add_row(
             "" if verdict.measure == before else verdict.measure,
             figure if verdict.of == OURS else f"{figure}, {verdict.of}",
-            _number(verdict.ours),
+            number(verdict.ours),
             verdict.against or "",
-            _number(verdict.theirs),
+            number(verdict.theirs),
             "" if verdict.ratio is None else f"{verdict.ratio:.2f}",
             verdict.required,
             {True: "[green]yes[/]", False: "[red]NO[/]", None: "[red]not measured[/]"}[verdict.reached],
@@ -95,8 +95,8 @@ def figures_table(results: Sequence[Result]) -> Table:
     table.add_column("rounds", justify="right")
     for result in results:
         for name, figure, unit, values in _rows(result):
-            spread = f"{_number(min(values))} to {_number(max(values))}"
-            table.add_row(result.measure.name, name, figure, f"{_number(median(values))} {unit}".rstrip(), spread)
+            spread = f"{number(min(values))} to {number(max(values))}"
+            table.add_row(result.measure.name, name, figure, f"{number(median(values))} {unit}".rstrip(), spread)
         for name in result.failures:
             table.add_row(result.measure.name, name, "", "[red]failed[/]", "")
     return table
@@ -141,7 +141,8 @@ def _medians(figures: Mapping[str, list[float]]) -> dict[str, float]:
     return {name: median(values) for name, values in figures.items()}
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """Return a figure with three digits at least, thousands apart."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

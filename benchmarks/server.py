@@ -106,15 +106,19 @@ class Server:
         return {**dict(rows), "server": "embedded" if self.embedded else "given by DATABASE_URL_BOOTSTRAP"}
 
 
+def role_passwords() -> dict[str, str]:
+    """Return a password for each role: the one that was given, which others know, else a new one."""
+    known: dict[str, str] = settings.SALON_JOBS["ROLE_PASSWORDS"]
+    return {role: known.get(role) or secrets.token_urlsafe(24) for role in _ROLES}
+
+
 @contextmanager
 def server(*, durable: bool = True) -> Iterator[Server]:
     """Use the server of ``DATABASE_URL_BOOTSTRAP``, else run an embedded one with fsync on.
 
     Raises ServerNotDurable for a given server without fsync or synchronous commits, unless ``durable`` is False.
     """
-    # Roles belong to the server: where their passwords were given, they stay what others know them to be.
-    known: dict[str, str] = settings.SALON_JOBS["ROLE_PASSWORDS"]
-    passwords = {role: known.get(role) or secrets.token_urlsafe(24) for role in _ROLES}
+    passwords = role_passwords()
     if given := settings.SALON_JOBS["BOOTSTRAP_URL"]:
         found = Server(given, embedded=False, passwords=passwords)
         facts = found.facts()

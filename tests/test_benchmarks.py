@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import charts
+from benchmarks.cost.tree import checked_out
 from benchmarks.measure import OURS, Goal, Measure, Result
 from benchmarks.measures import MEASURES
+from benchmarks.processes import ProcessFailed
 from benchmarks.report import verdicts
-from tests.interpreter import ROOT, run_python
+from tests.interpreter import ROOT, run_command, run_python
 
 # Each differs in a number alone from one that stays, or leaves out some of what that does.
 _ALIKE = {"drain-machine", "steady-20", "steady-200", "steady-2000", "emit-writers", "poison", "waiting-idle"}
+# What is used whenever jobs are done, and when they are added.
+WORKER = ["worker", "worker: claimer", "worker: runner", "worker: finisher"]
+CLIENT = ["client"]
 MEASURED = [measure for measure in MEASURES if measure.name not in _ALIKE]
 
 
@@ -48,6 +54,30 @@ def test_every_measure_gives_figures(migrated: None, tmp_path: Path) -> None:
     assert run["versions"]["python"]
     assert run["size"] == "smoke"
     assert "Medians and goals" in done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_cost_is_told_part_by_part(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    words = ("--base", str(ROOT), "--jobs", "200", "--rounds", "1", "--json", str(path))
+    done = run_command(sys.executable, "-m", "benchmarks.cost", *words, timeout_s=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = json.loads(path.read_text())
+    assert list(run["rounds"]) == ["plain", "store", "plain-after-store", "chunk", "enqueue", "enqueue-many"]
+    for measure, trees in run["rounds"].items():
+        assert list(trees) == ["base", "here"]
+        for [parts] in trees.values():
+            by_measure = {"enqueue": CLIENT, "enqueue-many": CLIENT, "plain": WORKER, "plain-after-store": WORKER}
+            used = ["all", "server", "WAL", *by_measure.get(measure, [*WORKER, "server: run"])]
+            assert all(parts[part] > 0 for part in used)
+    assert "plain, worker: runner" in done.stdout
+
+
+def test_unknown_base_is_named(tmp_path: Path) -> None:
+    wrong = "'no-such' is neither a commit nor the folder of a clone"
+    with pytest.raises(ProcessFailed, match=wrong), checked_out("no-such", tmp_path):
+        pass
 
 
 @pytest.mark.parametrize(
