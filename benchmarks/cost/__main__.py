@@ -3,8 +3,7 @@
 Each tree has a server of its own, a worker of one process, and a client that adds jobs. They take turns: the worker is
 stopped while its queue is filled, then goes on until it has done all jobs; or it stays stopped while the client adds
 jobs. What counts is processor time, as the scheduler measures it, of each thread and each backend, so that waiting for
-the disk, or for a processor that others use, does not. The figures are medians of the rounds, for one job; the ratio is
-the median of those of each round, in which both trees follow one another.
+the disk, or for a processor that others use, does not. The figures are medians of the rounds, for one job.
 
 The base is run with this tree's Python and packages: its own manage.py, and its own benchmarks/tasks.py and settings.
 """
@@ -35,7 +34,7 @@ Rounds: TypeAlias = dict[str, dict[str, list[dict[str, float]]]]
 _TREES: Final = ("base", "here")
 # Jobs after which code is specialised, and plans are kept.
 _WARM_UP: Final = 1000
-# A part with less than this share of all, in every round, is only in the sums.
+# A part with less than this share of all, in both trees, is only in the sums.
 _SHOWN: Final = 0.01
 
 
@@ -101,13 +100,11 @@ def _table(rounds: Rounds) -> Table:
         table.add_column(name, justify="left" if name == "part" else "right")
     for measure, trees in rounds.items():
         table.add_section()
+        least = min(median(spent["all"] for spent in trees[tree]) for tree in _TREES)
         for part in sorted({part for found in trees.values() for spent in found for part in spent}, key=_place):
-            values = {tree: [spent.get(part, 0.0) for spent in trees[tree]] for tree in _TREES}
-            shares = (spent.get(part, 0.0) / spent["all"] for tree in _TREES for spent in trees[tree])
-            if part == WAL or max(shares) >= _SHOWN:
-                ratios = [here / base for base, here in zip(values["base"], values["here"], strict=True) if base]
-                base, here = (number(median(values[tree])) for tree in _TREES)
-                table.add_row(f"{measure}, {part}", base, here, f"{median(ratios):.2f}" if ratios else "")
+            base, here = (median(spent.get(part, 0.0) for spent in trees[tree]) for tree in _TREES)
+            if part == WAL or max(base, here) >= _SHOWN * least:
+                table.add_row(f"{measure}, {part}", number(base), number(here), f"{here / base:.2f}" if base else "")
     return table
 
 

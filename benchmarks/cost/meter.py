@@ -23,7 +23,7 @@ _WORK: Final = (
     ("run", re.compile(r"app\.current_store_id|salon_jobs_finish\(|^COMMIT")),
     ("finish", re.compile(r"DELETE FROM salon_jobs_job\b")),
     ("claim", re.compile(r"SET state = 'running'|salon_jobs_claim|WITH RECURSIVE\s+(step|me)\b")),
-    ("enqueue", re.compile(r"salon_jobs_enqueue|salon_jobs_add_jobs|INSERT INTO salon_jobs_job\b")),
+    ("enqueue", re.compile(r"salon_jobs_enqueue\(|salon_jobs_add_jobs\(|INSERT INTO salon_jobs_job\b")),
 )
 _OTHER: Final = "other"
 
