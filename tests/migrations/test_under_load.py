@@ -208,7 +208,7 @@ def test_migration_gets_through_or_gives_up(busy: str) -> None:
         partial(migrate, "0003_fan_out"): True,
         partial(migrate, "0004_flow_retry"): True,
         partial(migrate, "0005_expires_in"): True,
-        partial(migrate, "0007_room_for_claims"): True,
+        partial(migrate, "0007_cheaper_jobs"): True,
         partial(isolate, False): False,
         partial(isolate, True): False,
     }

@@ -15,7 +15,7 @@
 -- SECURITY DEFINER, since the web role may insert no row itself. So it checks access itself: the stores must be the
 -- caller's current one, except for a role that may insert any row itself.
 -- A key must occur once in a call. It reads before it inserts, so that a conflict consumes no id; ON CONFLICT handles
--- the race. Each key is looked up by a probe of salon_jobs_job_live_key, whatever the planner believes about a table
+-- the race, and is left out without keys. Each key is looked up by a probe of salon_jobs_job_live_key, whatever the planner believes about a table
 -- that was just empty, where every plan seems to cost the same: a bad join compares every new key with every waiting
 -- one. So it is LATERAL, "queued" is spelled so that no other partial index applies, and no index gives the order; NOT
 -- IN, unlike NOT EXISTS, stays a hash, and OFFSET 0 keeps EXISTS from becoming one of all jobs. The server keeps plans:
@@ -116,96 +116,93 @@ BEGIN
                  SELECT 1, keys.h, false FROM keys, many WHERE NOT many.yes
                   ORDER BY 1, 2) AS wanted;
     END IF;
-    -- Those that wait already under their keys, or with unsafe_dedupe run.
-    FOR place, job_id, store_id, job_key, job_public_id, job_created_at IN
-        WITH src AS MATERIALIZED (
-            SELECT s.ord, coalesce(store_of_all, s.store_id) AS store_id, s.job_key,
-                   coalesce(payload_of_all, s.payload::jsonb) AS payload,
-                   nullif(coalesce(s.concurrency_key, job.concurrency_key), '') AS concurrency_key,
-                   coalesce(s.run_at, job.run_at) AS run_at, coalesce(s.trace::jsonb, job.trace) AS trace,
-                   coalesce(s.tick, job.tick) AS tick
-              FROM unnest($2, $3, $5, $6, $7, $8, $10)
-                   WITH ORDINALITY AS s (payload, store_id, job_key, concurrency_key, trace, run_at, tick, ord)
-             WHERE $5 IS NOT NULL
-        ), live AS MATERIALIZED (
-            SELECT s.*, h.id, h.public_id, h.created_at
-              FROM src s
-             CROSS JOIN LATERAL (
-                SELECT j.id + 0 AS id, j.public_id, j.created_at FROM __schema__.salon_jobs_job j
-                 WHERE j.task = $1 AND j.store_id = s.store_id AND j.job_key = s.job_key
-                   AND j.state IN ('queued', 'running') AND (dedupe OR j.state <> 'running')
-                 UNION ALL
-                SELECT j.id + 0, j.public_id, j.created_at FROM __schema__.salon_jobs_job j
-                 WHERE j.task = $1 AND s.store_id IS NULL AND num_nulls(j.store_id) = 1 AND j.job_key = s.job_key
-                   AND j.state IN ('queued', 'running') AND (dedupe OR j.state <> 'running')
-                 ORDER BY id DESC LIMIT 1) AS h
-        ), waiting AS MATERIALIZED (
-            SELECT l.*, h.named
-              FROM (SELECT * FROM live WHERE NOT dedupe OR job.public_id IS NOT NULL ORDER BY id) AS l
-             CROSS JOIN LATERAL (
-                SELECT coalesce(j.public_id, job.public_id) AS named FROM __schema__.salon_jobs_job j
-                 WHERE j.id = l.id AND j.state IN ('queued', 'running') AND j.state <> 'running'
-                   FOR UPDATE) AS h
-        ), changed AS (
-            UPDATE __schema__.salon_jobs_job j
-               SET payload = w.payload, queue = job.queue, priority = job.priority, max_attempts = job.max_attempts,
-                   expires_at = job.expires_at, tick = w.tick,
-                   concurrency_key = w.concurrency_key, reason = '', trace = w.trace, keep_result = job.keep_result,
-                   alone = false, public_id = w.named,
-                   run_at = CASE WHEN preserve THEN j.run_at
-                                 ELSE least(w.run_at, j.created_at + ($4->>'max_wait')::interval) END,
-                   attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
-              FROM waiting w
-             WHERE NOT dedupe AND j.id = w.id AND j.id = ANY (ARRAY(SELECT id FROM waiting))
-        ), named AS (
-            UPDATE __schema__.salon_jobs_job j SET public_id = job.public_id
-             WHERE dedupe AND j.public_id IS NULL AND j.id = ANY (ARRAY(SELECT id FROM waiting))
-        )
-        SELECT w.ord, w.id, w.store_id, w.job_key, w.named, w.created_at FROM waiting w
-         UNION ALL
-        SELECT l.ord, l.id, l.store_id, l.job_key, l.public_id, l.created_at FROM live l
-         WHERE dedupe AND l.ord NOT IN (SELECT ord FROM waiting)
-    LOOP
-        held := held || place;
-        result := CASE WHEN preserve OR dedupe THEN 'kept' ELSE 'replaced' END;
-        RETURN NEXT;
-    END LOOP;
-    RETURN QUERY
-    INSERT INTO __schema__.salon_jobs_job AS j
-           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, concurrency_key,
-            fan_out_id, trace, public_id, keep_result, ordered)
-    SELECT $1, coalesce(store_of_all, s.store_id), job.queue, job.priority, job.max_attempts,
-           coalesce(s.run_at, job.run_at), job.expires_at,
-           coalesce(payload_of_all, s.payload::jsonb), coalesce(s.tick, job.tick), s.job_key,
-           nullif(coalesce(s.concurrency_key, job.concurrency_key), ''), $9, coalesce(s.trace::jsonb, job.trace),
-           job.public_id, job.keep_result, job.ordered
-      FROM unnest($2, $3, $5, $6, $7, $8, $10)
-           WITH ORDINALITY AS s (payload, store_id, job_key, concurrency_key, trace, run_at, tick, ord)
-     WHERE s.ord NOT IN (SELECT unnest(held))
-     ORDER BY s.ord
-    ON CONFLICT (task, store_id, job_key) WHERE state = 'queued' AND job_key IS NOT NULL DO UPDATE
-       SET payload = excluded.payload, queue = excluded.queue, priority = excluded.priority,
-           max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick,
-           concurrency_key = excluded.concurrency_key, reason = '', trace = excluded.trace,
-           keep_result = excluded.keep_result, alone = false, public_id = coalesce(j.public_id, excluded.public_id),
-           run_at = CASE WHEN preserve THEN j.run_at
-                         ELSE least(excluded.run_at, j.created_at + ($4->>'max_wait')::interval) END,
-           attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
-     WHERE NOT dedupe
-    RETURNING j.id,
-              CASE WHEN j.job_key IS NULL THEN 'inserted'
-                   WHEN j.xmax <> 0 THEN CASE WHEN preserve THEN 'kept' ELSE 'replaced' END
-                   WHEN dedupe THEN 'inserted'
-                   WHEN EXISTS (SELECT FROM __schema__.salon_jobs_job r
-                                 WHERE r.task = $1 AND r.store_id = j.store_id AND r.job_key = j.job_key
-                                   AND r.state IN ('queued', 'running') AND r.state <> 'queued' OFFSET 0)
-                     OR EXISTS (SELECT FROM __schema__.salon_jobs_job r
-                                 WHERE r.task = $1 AND j.store_id IS NULL AND num_nulls(r.store_id) = 1
-                                   AND r.job_key = j.job_key AND r.state IN ('queued', 'running')
-                                   AND r.state <> 'queued' OFFSET 0)
-                   THEN 'superseded_running'
-                   ELSE 'inserted' END,
-              j.store_id, j.job_key::text, j.public_id, j.created_at;
+    IF $5 IS NULL THEN
+        -- ON CONFLICT would log one more record for each row.
+        RETURN QUERY
+-- include: added_jobs
+         ORDER BY s.ord
+        RETURNING j.id, 'inserted', j.store_id, j.job_key::text, j.public_id, j.created_at;
+    ELSE
+        -- Those that wait already under their keys, or with unsafe_dedupe run.
+        FOR place, job_id, store_id, job_key, job_public_id, job_created_at IN
+            WITH src AS MATERIALIZED (
+                SELECT s.ord, coalesce(store_of_all, s.store_id) AS store_id, s.job_key,
+                       coalesce(payload_of_all, s.payload::jsonb) AS payload,
+                       nullif(coalesce(s.concurrency_key, job.concurrency_key), '') AS concurrency_key,
+                       coalesce(s.run_at, job.run_at) AS run_at, coalesce(s.trace::jsonb, job.trace) AS trace,
+                       coalesce(s.tick, job.tick) AS tick
+                  FROM unnest($2, $3, $5, $6, $7, $8, $10)
+                       WITH ORDINALITY AS s (payload, store_id, job_key, concurrency_key, trace, run_at, tick, ord)
+            ), live AS MATERIALIZED (
+                SELECT s.*, h.id, h.public_id, h.created_at
+                  FROM src s
+                 CROSS JOIN LATERAL (
+                    SELECT j.id + 0 AS id, j.public_id, j.created_at FROM __schema__.salon_jobs_job j
+                     WHERE j.task = $1 AND j.store_id = s.store_id AND j.job_key = s.job_key
+                       AND j.state IN ('queued', 'running') AND (dedupe OR j.state <> 'running')
+                     UNION ALL
+                    SELECT j.id + 0, j.public_id, j.created_at FROM __schema__.salon_jobs_job j
+                     WHERE j.task = $1 AND s.store_id IS NULL AND num_nulls(j.store_id) = 1 AND j.job_key = s.job_key
+                       AND j.state IN ('queued', 'running') AND (dedupe OR j.state <> 'running')
+                     ORDER BY id DESC LIMIT 1) AS h
+            ), waiting AS MATERIALIZED (
+                SELECT l.*, h.named
+                  FROM (SELECT * FROM live WHERE NOT dedupe OR job.public_id IS NOT NULL ORDER BY id) AS l
+                 CROSS JOIN LATERAL (
+                    SELECT coalesce(j.public_id, job.public_id) AS named FROM __schema__.salon_jobs_job j
+                     WHERE j.id = l.id AND j.state IN ('queued', 'running') AND j.state <> 'running'
+                       FOR UPDATE) AS h
+            ), changed AS (
+                UPDATE __schema__.salon_jobs_job j
+                   SET payload = w.payload, queue = job.queue, priority = job.priority, max_attempts = job.max_attempts,
+                       expires_at = job.expires_at, tick = w.tick,
+                       concurrency_key = w.concurrency_key, reason = '', trace = w.trace, keep_result = job.keep_result,
+                       alone = false, public_id = w.named,
+                       run_at = CASE WHEN preserve THEN j.run_at
+                                     ELSE least(w.run_at, j.created_at + ($4->>'max_wait')::interval) END,
+                       attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
+                  FROM waiting w
+                 WHERE NOT dedupe AND j.id = w.id AND j.id = ANY (ARRAY(SELECT id FROM waiting))
+            ), named AS (
+                UPDATE __schema__.salon_jobs_job j SET public_id = job.public_id
+                 WHERE dedupe AND j.public_id IS NULL AND j.id = ANY (ARRAY(SELECT id FROM waiting))
+            )
+            SELECT w.ord, w.id, w.store_id, w.job_key, w.named, w.created_at FROM waiting w
+             UNION ALL
+            SELECT l.ord, l.id, l.store_id, l.job_key, l.public_id, l.created_at FROM live l
+             WHERE dedupe AND l.ord NOT IN (SELECT ord FROM waiting)
+        LOOP
+            held := held || place;
+            result := CASE WHEN preserve OR dedupe THEN 'kept' ELSE 'replaced' END;
+            RETURN NEXT;
+        END LOOP;
+        RETURN QUERY
+-- include: added_jobs
+         WHERE s.ord NOT IN (SELECT unnest(held))
+         ORDER BY s.ord
+        ON CONFLICT (task, store_id, job_key) WHERE state = 'queued' AND job_key IS NOT NULL DO UPDATE
+           SET payload = excluded.payload, queue = excluded.queue, priority = excluded.priority,
+               max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick,
+               concurrency_key = excluded.concurrency_key, reason = '', trace = excluded.trace,
+               keep_result = excluded.keep_result, alone = false, public_id = coalesce(j.public_id, excluded.public_id),
+               run_at = CASE WHEN preserve THEN j.run_at
+                             ELSE least(excluded.run_at, j.created_at + ($4->>'max_wait')::interval) END,
+               attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
+         WHERE NOT dedupe
+        RETURNING j.id,
+                  CASE WHEN j.xmax <> 0 THEN CASE WHEN preserve THEN 'kept' ELSE 'replaced' END
+                       WHEN dedupe THEN 'inserted'
+                       WHEN EXISTS (SELECT FROM __schema__.salon_jobs_job r
+                                     WHERE r.task = $1 AND r.store_id = j.store_id AND r.job_key = j.job_key
+                                       AND r.state IN ('queued', 'running') AND r.state <> 'queued' OFFSET 0)
+                         OR EXISTS (SELECT FROM __schema__.salon_jobs_job r
+                                     WHERE r.task = $1 AND j.store_id IS NULL AND num_nulls(r.store_id) = 1
+                                       AND r.job_key = j.job_key AND r.state IN ('queued', 'running')
+                                       AND r.state <> 'queued' OFFSET 0)
+                       THEN 'superseded_running'
+                       ELSE 'inserted' END,
+                  j.store_id, j.job_key::text, j.public_id, j.created_at;
+    END IF;
     IF job.public_id IS NOT NULL AND EXISTS (
            SELECT FROM __schema__.salon_jobs_job_result r
             WHERE r.public_id = job.public_id

@@ -38,6 +38,19 @@ left(encode(sha256(convert_to(concat_ws(chr(31), __column__.task, coalesce(__col
         PERFORM set_config('salon_jobs.__column___aside', '', true);
     END IF;
 
+-- name: added_jobs
+-- The rows of salon_jobs_add_jobs.
+        INSERT INTO __schema__.salon_jobs_job AS j
+               (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, concurrency_key,
+                fan_out_id, trace, public_id, keep_result, ordered)
+        SELECT $1, coalesce(store_of_all, s.store_id), job.queue, job.priority, job.max_attempts,
+               coalesce(s.run_at, job.run_at), job.expires_at,
+               coalesce(payload_of_all, s.payload::jsonb), coalesce(s.tick, job.tick), s.job_key,
+               nullif(coalesce(s.concurrency_key, job.concurrency_key), ''), $9, coalesce(s.trace::jsonb, job.trace),
+               job.public_id, job.keep_result, job.ordered
+          FROM unnest($2, $3, $5, $6, $7, $8, $10)
+               WITH ORDINALITY AS s (payload, store_id, job_key, concurrency_key, trace, run_at, tick, ord)
+
 -- name: paused
 -- What is paused, by kind.
 paused AS MATERIALIZED (
