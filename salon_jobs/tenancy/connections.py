@@ -93,6 +93,9 @@ _RELEASE: Final = (
 )
 _CLIENT_CHANGED: Final = "attributes of the psycopg connection were changed"
 _keep_all = False
+# How often a thread looks, after jobs that left a connection alone, whether its server has ended it, or whether it has
+# grown too old: that costs more than a small job, and lets other threads go first.
+_LOOK_EVERY_S: Final = 0.05
 
 
 class WatchedSession:
@@ -329,6 +332,8 @@ class _Opened(threading.local):
 
     # Those of a connection that is being announced, before the receivers add theirs.
     before_receivers: tuple[Any, ...] | None = None
+    # When it was last seen whether their servers have ended them.
+    looked_at = float("-inf")
 
 
 _opened = _Opened()
@@ -371,7 +376,8 @@ def _drop_left_behind(connection: BaseDatabaseWrapper) -> None:
 def tidy_connections(*, after_idling: bool = False, after_job: bool = False) -> bool:
     """Close this thread's connections that broke, were left in a transaction, or outlived CONN_MAX_AGE.
 
-    Returns whether the thread has or had any.
+    Returns whether it has, or had, any that may have been used: with ``after_job``, one that the job left alone is only
+    looked at now and then.
 
     ``after_idling`` also requests Django's health check (CONN_HEALTH_CHECKS) before the next statement: between two
     successive jobs it would be one more round trip to a server that has just answered. ``after_job`` also removes what
@@ -384,7 +390,13 @@ def tidy_connections(*, after_idling: bool = False, after_job: bool = False) -> 
     connection: Any
     if after_idling:
         remember_connections()
-    found = opened_connections()
+    if not (found := opened_connections()):
+        return False
+    now = time.monotonic()
+    if after_job and now - _opened.looked_at < _LOOK_EVERY_S:
+        found = tuple(each for each in found if not _was_left_alone(each))
+    else:
+        _opened.looked_at = now
     for connection in found:
         if after_job and (connection.execute_wrappers or connection.force_debug_cursor):
             _drop_left_behind(connection)
@@ -511,6 +523,22 @@ SMALL_POOL_REMEDY: Final = (
     "remove min_size and max_size, so that each process takes what it needs; or set max_size to {threads} or more, or "
     "lower the concurrency"
 )
+
+
+def _was_left_alone(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether a job changed nothing on this connection, on either side of it, nor met an error."""
+    session = watched(connection.connection)
+    return not (
+        session is None
+        or session.used
+        or session.client_changed
+        or connection.execute_wrappers
+        or connection.force_debug_cursor
+        or connection.in_atomic_block
+        or connection.errors_occurred
+        or connection.connection.autocommit is not connection.autocommit
+        or in_transaction(connection)
+    )
 
 
 def _was_hung_up(connection: BaseDatabaseWrapper) -> bool:
