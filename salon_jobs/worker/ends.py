@@ -296,8 +296,10 @@ def log_end(
 
 
 def _described(running: RunningJob) -> dict[str, Any]:
-    duration_ms = round(running.duration_s * 1000, 3)
-    fields = {**identify(running.job), "queue": running.job.queue, "duration_ms": duration_ms, **running.log_fields}
+    fields = identify(running.job)
+    fields["queue"] = running.job.queue
+    fields["duration_ms"] = round(running.duration_s * 1000, 3)
+    fields.update(running.log_fields)
     if running.trace is not None and running.trace.trace_id is not None:
         fields["trace_id"] = running.trace.trace_id
     return fields

@@ -6,7 +6,6 @@ import ctypes
 import logging
 import threading
 import time
-from contextlib import nullcontext
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +160,7 @@ class Runner:
                     running = self._prepare(jobs, idle_since)
                     # A copy, so that whatever a handler or an exception inside our own code leaves in it ends with the
                     # run.
-                    copy_context().run(self._run_job, running)
+                    copy_context().run(self._run_observed if is_observed() else self._run_job, running)
                 except BaseException:  # a thread that ended would be missing from then on
                     logger.exception("the end of job %s could not be written; it is given back", job.id)
                     with self._lock:
@@ -205,16 +204,19 @@ class Runner:
             return ChunkRun.of(jobs, task, self._leases, connection, resets_session=True)
         return RunningJob(job, task, self._leases, connection, resets_session=True)
 
+    def _run_observed(self, running: RunningJob) -> None:
+        with observing(running.start_trace()):
+            self._run_job(running)
+
     def _run_job(self, running: RunningJob) -> None:
-        with observing(running.start_trace()) if is_observed() else nullcontext():
-            self._deadlines.begin(running, self.interrupt, self._in_flight, self._number)
-            outcome = self._execute(running)
-            end_copy()  # of a callback after the commit, or of a receiver
-            self._free_thread(running, outcome)
-            try:
-                self._finisher.end(running, outcome)
-            finally:
-                del outcome  # as in _execute
+        self._deadlines.begin(running, self.interrupt, self._in_flight, self._number)
+        outcome = self._execute(running)
+        end_copy()  # of a callback after the commit, or of a receiver
+        self._free_thread(running, outcome)
+        try:
+            self._finisher.end(running, outcome)
+        finally:
+            del outcome  # as in _execute
         running.forget_error()
 
     def _execute(self, running: RunningJob) -> Outcome:
