@@ -42,8 +42,8 @@ LEASE_LOST = "SJ001"  # error code raised in db/sql/finish_function.sql
 FEW = 64
 # A twin is a queued job with the same key, which takes it while the end of this one is written.
 _TWIN_TRIES = 5
-# For so long after a transaction has held up a batch, batches skip the rows that are locked, which costs a sixth more.
-_SKIP_LOCKED_S = 5.0
+# After a batch was held up, finish_many ends batches for so long: it skips rows that are locked.
+_NOT_PLAIN_S = 5.0
 # Further transactions can take keys between two tries; what is left then is for the next round.
 _HELD_TRIES = 3
 
@@ -73,7 +73,7 @@ class Leases:
         # Jobs that make claims fail, and when each is tried again. One that was mended stays, which says that it was
         # logged.
         self._left_out: dict[int, float] = {}
-        self._skips_locked_until = 0.0
+        self._not_plain_until = 0.0
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
@@ -178,13 +178,13 @@ class Leases:
         The others are locked, or not ours any more.
         """
         results, keep, fences = _by_fence(runs), conf.keep_succeeded, self._fences([run.job for run in runs])
-        if len(runs) > 1 and results is None and not keep and time.monotonic() > self._skips_locked_until:
+        if len(runs) > 1 and results is None and not keep and time.monotonic() > self._not_plain_until:
             try:
                 return {row[0] for row in hot("finish_plain", fences, many=True, using=self.using)}
             except OperationalError as error:
                 if not is_held_up(error):
                     raise
-                self._skips_locked_until = time.monotonic() + _SKIP_LOCKED_S
+                self._not_plain_until = time.monotonic() + _NOT_PLAIN_S
         parameters = {
             **fences,
             "keep": keep,

@@ -93,8 +93,8 @@ _RELEASE: Final = (
 )
 _CLIENT_CHANGED: Final = "attributes of the psycopg connection were changed"
 _keep_all = False
-# How often a thread looks, after jobs that left a connection alone, whether its server has ended it, or whether it has
-# grown too old: that costs more than a small job, and lets other threads go first.
+# How often a connection that jobs leave alone is checked: each check is a system call, which costs more than a small
+# job and releases the interpreter's lock. A connection that its server has ended can fail one job that begins then.
 _LOOK_EVERY_S: Final = 0.05
 
 
@@ -376,8 +376,7 @@ def _drop_left_behind(connection: BaseDatabaseWrapper) -> None:
 def tidy_connections(*, after_idling: bool = False, after_job: bool = False) -> bool:
     """Close this thread's connections that broke, were left in a transaction, or outlived CONN_MAX_AGE.
 
-    Returns whether it has, or had, any that may have been used: with ``after_job``, one that the job left alone is only
-    looked at now and then.
+    Returns whether it checked any. With ``after_job``, those that the job left alone are checked every 50 ms at most.
 
     ``after_idling`` also requests Django's health check (CONN_HEALTH_CHECKS) before the next statement: between two
     successive jobs it would be one more round trip to a server that has just answered. ``after_job`` also removes what
@@ -526,8 +525,9 @@ SMALL_POOL_REMEDY: Final = (
 
 
 def _was_left_alone(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether a job changed nothing on this connection, on either side of it, nor met an error."""
-    session = watched(connection.connection)
+    """Return whether a job neither used this connection nor changed its state, in Django or psycopg."""
+    raw: Any = connection.connection
+    session = watched(raw) if _is_psycopg(raw) else None
     return not (
         session is None
         or session.used
@@ -536,7 +536,8 @@ def _was_left_alone(connection: BaseDatabaseWrapper) -> bool:
         or connection.force_debug_cursor
         or connection.in_atomic_block
         or connection.errors_occurred
-        or connection.connection.autocommit is not connection.autocommit
+        or raw.autocommit is not connection.autocommit
+        or connection.autocommit is not connection.settings_dict["AUTOCOMMIT"]
         or in_transaction(connection)
     )
 

@@ -28,6 +28,7 @@ from salon_jobs.tenancy.connections import (
     drop_connections,
     finish_resets,
     keep_wrappers,
+    opened_connections,
     remember_connections,
     reset_sessions,
     tidy_connections,
@@ -258,11 +259,12 @@ class Runner:
             connection = running.connection
             if not isinstance(outcome, Succeeded) or connection.execute_wrappers or connection.force_debug_cursor:
                 remember_connections()
-            if tidy_connections(after_job=True):
-                self._resets = True
-                reset_sessions()
+            if opened_connections():
                 # It may have been replaced. Looking it up takes longer than a small job, so only then.
                 self._connection = None
+                if tidy_connections(after_job=True):
+                    self._resets = True
+                    reset_sessions()
         else:
             # The interrupt may have left them in any state.
             drop_connections()

@@ -403,6 +403,44 @@ def test_other_database_is_reset_too(stores: list[UUID], jobs: Jobs) -> None:
     assert_all_succeeded()
 
 
+@pytest.mark.parametrize("kind", [in_system, outside])
+def test_job_turns_autocommit_off(stores: list[UUID], jobs: Jobs, kind: Kind) -> None:
+    """Without a statement: neither its end nor what the next job writes is lost."""
+    found: list[bool] = []
+
+    def write() -> None:
+        found.append(transaction.get_autocommit())
+        Store.objects.filter(pk=stores[0]).update(name="written")
+
+    sequence = jobs().note(in_store, stores[0]).then(kind, stores[0], lambda: transaction.set_autocommit(False))
+    sequence.then(outside, stores[0], lambda: None)
+    for successor in (in_store, in_system):
+        sequence.then(successor, stores[0], write)
+    sequence.run()
+    assert found == [False, True]
+    assert seen("SELECT count(*) FROM store WHERE name = 'written'") == [(1,)]
+    states = "SELECT state, attempts FROM salon_jobs_job"
+    assert seen(states) == [("queued", 1)], "the job that left a transaction open"
+
+
+def test_job_removes_connection(stores: list[UUID], jobs: Jobs) -> None:
+    """The next one has Django's new one, not the one that was removed."""
+    found: list[Any] = []
+
+    def remove() -> None:
+        connections["default"].close()
+        del connections["default"]
+
+    def look() -> None:
+        found.append((current_job().connection is connections["default"], visible()))
+
+    sequence = jobs().note(in_store, stores[0]).then(in_system, stores[0], lambda: None)
+    sequence.then(in_system, stores[0], remove).then(in_store, stores[0], look)
+    sequence.run()
+    assert found == [(True, [stores[0]])]
+    assert_all_succeeded()
+
+
 def test_other_vendors_are_left_alone(stores: list[UUID], jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:
     results: list[object] = []
     opened: set[Any] = set()
@@ -416,15 +454,17 @@ def test_other_vendors_are_left_alone(stores: list[UUID], jobs: Jobs, caplog: py
         {"default": {}, "elsewhere": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
     )["elsewhere"]
     sequence = jobs().then(in_system, stores[0], lambda: query("CREATE TABLE kept (id integer)"))
-    sequence.then(in_store, stores[0], lambda: results.append(query("SELECT count(*) FROM kept").fetchone()))
+    for kind in (in_store, outside, in_system):
+        sequence.then(kind, stores[0], lambda: results.append(query("SELECT count(*) FROM kept").fetchone()))
     try:
         sequence.run()
     finally:
         del connections.settings["elsewhere"]
         for each in opened:
             each.close()  # Django never closes a database in memory
-    assert results == [(0,)]
+    assert results == 3 * [(0,)]
     assert "connection_discarded" not in caplog.text
+    assert "could not be written" not in caplog.text
     assert_all_succeeded()
 
 

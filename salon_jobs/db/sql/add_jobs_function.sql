@@ -15,12 +15,12 @@
 -- SECURITY DEFINER, since the web role may insert no row itself. So it checks access itself: the stores must be the
 -- caller's current one, except for a role that may insert any row itself.
 -- A key must occur once in a call. It reads before it inserts, so that a conflict consumes no id; ON CONFLICT handles
--- the race, and is left out without keys. Each key is looked up by a probe of salon_jobs_job_live_key, whatever the planner believes about a table
--- that was just empty, where every plan seems to cost the same: a bad join compares every new key with every waiting
--- one. So it is LATERAL, "queued" is spelled so that no other partial index applies, and no index gives the order; NOT
--- IN, unlike NOT EXISTS, stays a hash, and OFFSET 0 keeps EXISTS from becoming one of all jobs. The server keeps plans:
--- with the settings and the array of ids, one that was made for an empty table finds its rows by indexes in a full one,
--- and joins by a hash.
+-- the race. Without keys there is none, and a plain INSERT, which logs a record less for each row. Each key is looked up
+-- by a probe of salon_jobs_job_live_key, whatever the planner believes about a table that was just empty, where every
+-- plan seems to cost the same: a bad join compares every new key with every waiting one. So it is LATERAL, "queued" is
+-- spelled so that no other partial index applies, and no index gives the order; NOT IN, unlike NOT EXISTS, stays a hash,
+-- and OFFSET 0 keeps EXISTS from becoming one of all jobs. The server keeps plans: with the settings and the array of
+-- ids, one that was made for an empty table finds its rows by indexes in a full one, and joins by a hash.
 -- Locks: the mark of unique_for, by the first; waiting rows of these keys, in ascending order; never a running one.
 -- With several keys, or unsafe_dedupe, also transaction-level advisory locks, which serialize enqueuers in one global
 -- order: the task's, shared, then its keys'; for more than 1,000 keys the task's alone, exclusively, since the server's
@@ -117,7 +117,6 @@ BEGIN
                   ORDER BY 1, 2) AS wanted;
     END IF;
     IF $5 IS NULL THEN
-        -- ON CONFLICT would log one more record for each row.
         RETURN QUERY
 -- include: added_jobs
          ORDER BY s.ord
