@@ -91,7 +91,7 @@ class TaskStatistics:
         """Count runs that ended with this log event; ignore events that do not end a run.
 
         Duration and wait are counted only for runs that ended by themselves, not for released, expired or unknown ones.
-        A batch of runs of one task is counted at once (0.6 µs a run, where each by itself takes twice as long).
+        Those of one task that follow each other are counted at once. Measured: 0.9 µs a run in a batch.
         """
         index = _INDEX.get(event)
         if index is None:

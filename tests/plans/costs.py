@@ -127,8 +127,8 @@ CASES: Final = {
 def costs(case: Case, store: UUID, process_id: int) -> Costs:
     """Run the jobs of a case from enqueue to end, on a table without dead rows, and return what that costs.
 
-    On connections of its own, since Django's log of queries, or a wrapper that another test has left, takes an enqueue
-    its one round trip. Leaves the job table empty.
+    On connections of its own: where another test has left a wrapper, or a log of queries, an enqueue takes two round
+    trips. Leaves the job table empty.
     """
     for alias in ("default", "web"):
         connections[alias].close()
