@@ -40,7 +40,7 @@ class Moto:
 
     def __init__(self) -> None:
         self.port = free_port()
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        command = [sys.executable, "-m", "tests.servers.moto_server", "-H", "127.0.0.1", "-p", str(self.port)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         eventually(self._answers)
         made: Any = boto3.session.Session("test", "test", region_name=REGION)
