@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from benchmarks.processes import descendants
 
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _PARENT: Final = 1
+_WAITS: Final = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)$", re.MULTILINE)
 # User and system time of the process itself, and of the children for which it has waited.
 _TIMES: Final = slice(11, 15)
 
@@ -24,6 +26,20 @@ def seconds(pids: Iterable[int]) -> float:
 def nanoseconds(pid: int) -> int:
     """Return what a process of one thread has used, as the scheduler counts it; 0 for one that has ended."""
     return _on_processor(Path(f"/proc/{pid}"))
+
+
+def wake_ups(pids: Iterable[int]) -> int:
+    """Return how often the threads of these processes and of all they started have begun to wait, for what came next.
+
+    What has ended counts no more.
+    """
+    found = 0
+    for pid in pids:
+        for each in (pid, *descendants(pid)):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                for status in Path(f"/proc/{each}/task").glob("*/status"):
+                    found += int(_WAITS.findall(status.read_text())[0])
+    return found
 
 
 def threads(pid: int) -> dict[int, tuple[str, int]]:

@@ -46,9 +46,9 @@ T = TypeVar("T")
 _process_ids = itertools.count(1)
 
 
-def leases_of(process_id: int) -> Leases:
-    """Return the leases of a process, on the job tables as the worker sees them."""
-    return Leases(process_id, using="default")
+def leases_of(process_id: int, *, is_direct: bool = False) -> Leases:
+    """Return the leases of a process, on the job tables as the worker sees them, with or without a pooler."""
+    return Leases(process_id, using="default", is_direct=lambda: is_direct)
 
 
 def claim(process_id: int, room: int = 100) -> list[ClaimedJob]:

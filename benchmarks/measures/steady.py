@@ -95,29 +95,36 @@ class _Round:
         with ThreadPoolExecutor(self.load.processes) as adders:
             added = [adders.submit(self.add, *arguments) for _ in range(self.load.processes)]
             time.sleep(max(0.0, (start_ns - time.monotonic_ns()) / 1e9))
-            before = self._processor_s(server)
+            before = self._used(server)
             for each in added:
                 each.result()
         self.marks.wait_for(_WARM_UP + jobs, self.worker, patience_s=_GRACE_S)
-        after = self._processor_s(server)
+        after = self._used(server)
         marks = self.marks.read()[_WARM_UP:]
         waits = [(started - added) / 1e6 for added, started in marks] + [_GRACE_S * 1000] * (jobs - len(marks))
         return {
             "p50": percentile(waits, 0.5),
             "p99": percentile(waits, 0.99),
-            **{name: (after[name] - before[name]) / jobs * 1e6 for name in after},
+            **{name: (after[name] - before[name]) / jobs for name in after},
         }
 
-    def _processor_s(self, server: int | None) -> dict[str, float]:
-        used = {"worker": processor.seconds(self.worker.pids)}
-        return used if server is None else {**used, "server": processor.seconds([server])}
+    def _used(self, server: int | None) -> dict[str, float]:
+        """Return processor time in µs and how often something woke, so far; the server's includes those who add."""
+        used: dict[str, float] = {}
+        for name, pids in (("worker", self.worker.pids), ("server", [] if server is None else [server])):
+            if pids:
+                used |= {name: processor.seconds(pids) * 1e6, f"{name} wakes": processor.wake_ups(pids)}
+        return used
+
+
+_WAKES: Final = {"worker wakes": "", "server wakes": ""}
 
 
 def _steady(name: str, title: str, load: Load, goals: Sequence[Goal]) -> Measure:
     return Measure(
         name=f"steady-{name}",
-        title=f"from adding a job to its start, {title}; processor time a job",
-        units={"p50": "ms", "p99": "ms", "worker": "µs", "server": "µs"},
+        title=f"from adding a job to its start, {title}; processor time and wake-ups a job",
+        units={"p50": "ms", "p99": "ms", "worker": "µs", "server": "µs", **_WAKES},
         goals=goals,
         contestants=partial(_contestants, load),
         most_rounds=3,

@@ -67,8 +67,12 @@ class Ended(NamedTuple):
 class Leases:
     """Leases of one process on jobs of one database: the statements that claim the jobs, and end them."""
 
-    def __init__(self, process_id: int, *, using: str) -> None:
-        self.process_id, self.using = process_id, using
+    def __init__(self, process_id: int, *, using: str, is_direct: Callable[[], bool] = lambda: False) -> None:
+        """Prepare to work for a process; ``is_direct`` says whether no pooler shares its sessions for certain.
+
+        Then the statements for a few jobs are prepared.
+        """
+        self.process_id, self.using, self.is_direct = process_id, using, is_direct
         self.timeline = Timeline(using=using)
         # Jobs that make claims fail, and when each is tried again. One that was mended stays, which says that it was
         # logged.
@@ -81,18 +85,9 @@ class Leases:
         return connections[self.using]
 
     def claim_due(
-        self,
-        tasks: Sequence[str],
-        room: int,
-        *,
-        queues: Sequence[str] | None = None,
-        now: datetime | None = None,
-        prepare: bool = False,
+        self, tasks: Sequence[str], room: int, *, queues: Sequence[str] | None = None, now: datetime | None = None
     ) -> list[ClaimedJob]:
-        """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A process declared dead gets none.
-
-        ``prepare`` the statement only if no pooler shares the session.
-        """
+        """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. One declared dead gets none."""
         parameters = {
             "process_id": self.process_id,
             "tasks": _text_array(tuple(tasks)),
@@ -101,15 +96,16 @@ class Leases:
             "queues": None if queues is None else list(queues),
             "clock": time.monotonic(),
         }
-        return self.claim("claim_few" if room <= FEW else "claim_due", parameters, prepare=prepare and room <= FEW)
+        return self.claim("claim_few" if room <= FEW else "claim_due", parameters)
 
-    def claim(self, statement: str, parameters: dict[str, Any], *, prepare: bool = False) -> list[ClaimedJob]:
+    def claim(self, statement: str, parameters: dict[str, Any]) -> list[ClaimedJob]:
         """Run a statement that claims jobs under a new lease; return them in the order in which they should run.
 
         The lease is random, since whatever the server counts can go back: after a promotion that loses transactions, a
         new job gets the id of one that still runs. If rows make it fail, it runs again without them; in a transaction
         it raises ClaimFailed instead: end that, call ``leave_out``, and begin again.
         """
+        prepare = statement == "claim_few" and self.is_direct()
         for is_last in (self.connection.in_atomic_block, True):
             parameters["token"], parameters["left_out"] = secrets.randbits(63) or 1, "{}"
             if self._left_out:
@@ -188,12 +184,13 @@ class Leases:
         parameters = {
             **fences,
             "keep": keep,
-            "ran_s": [run.ran_s for run in runs] if keep else [],
+            "ran_s": _array([f"{run.ran_s:f}" for run in runs] if keep else []),
             "has_results": results is not None,
             "results": results,
         }
-        statement = "finish_one" if len(runs) == 1 else "finish_many"
-        return {row[0] for row in hot(statement, parameters, many=True, using=self.using)}
+        is_one = len(runs) == 1
+        statement, prepare = "finish_one" if is_one else "finish_many", is_one and self.is_direct()
+        return {row[0] for row in hot(statement, parameters, many=True, prepare=prepare, using=self.using)}
 
     def save_step(self, job: ClaimedJob, **step: Any) -> bool:
         """Keep a step in the current transaction. Return False if the lease is lost. Waits for a locked row."""
@@ -398,9 +395,8 @@ class Leases:
         return {"id": job.id, "lease": job.lease, "process_id": self.process_id}
 
     def _fences(self, jobs: Sequence[ClaimedJob]) -> dict[str, Any]:
-        # Arrays as PostgreSQL text: psycopg would convert them element by element.
-        ids, fences = ",".join([str(job.id) for job in jobs]), ",".join([str(job.fence) for job in jobs])
-        return {"ids": f"{{{ids}}}", "fences": f"{{{fences}}}", "process_id": self.process_id}
+        ids, fences = _array([str(job.id) for job in jobs]), _array([str(job.fence) for job in jobs])
+        return {"ids": ids, "fences": fences, "process_id": self.process_id}
 
 
 class ClaimFailed(DatabaseError):
@@ -449,6 +445,11 @@ UNUSED_BY_AN_END: Final[dict[str, Any]] = {
 def _named(row: Sequence[Any]) -> dict[str, Any]:
     """Return the fields of a log record about a job from a row of ``rehearse``."""
     return dict(zip(("job_id", "task_name", "store_id", "attempt"), row, strict=False))
+
+
+def _array(values: Iterable[str]) -> str:
+    """Return values that need no quotes as an array in PostgreSQL's text; psycopg would convert them one by one."""
+    return f"{{{','.join(values)}}}"
 
 
 @lru_cache(maxsize=8)

@@ -20,6 +20,7 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult, GivenStore, StoreId
 from salon_jobs.core.text import shown
 from salon_jobs.db.connections import alias_of
+from salon_jobs.db.statements import hot
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import check_number, parse_rate
 from salon_jobs.models import Limit
@@ -130,9 +131,8 @@ def load_limits(*, using: str) -> Limits:
 
 
 def _stored(alias: str) -> dict[str, EffectiveLimit]:
-    columns = ("kind", "name", "paused", "max_concurrency", "rate", "paused_by", "paused_at", "burst")
-    rows: Iterable[tuple[Any, ...]] = Limit.objects.using(alias).values_list(*columns)
-    return {f"{kind}:{name}": EffectiveLimit(*values) for kind, name, *values in rows}
+    # Each process reads them twice a second; for the ORM that would be a tenth of its work at 20 jobs a second.
+    return {scope: EffectiveLimit(*values) for scope, *values in hot("stored_limits", {}, using=alias)}
 
 
 @dataclass(frozen=True, slots=True)

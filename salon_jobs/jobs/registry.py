@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from inspect import Signature
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -131,11 +132,13 @@ def register(declaration: TaskDeclaration) -> None:
             "another name with name='…'"
         )
     _declarations[declaration.name] = declaration
+    _names.cache_clear()
 
 
 def unregister(name: str) -> None:
     """Remove a task, for tests that declare their own."""
     _declarations.pop(name, None)
+    _names.cache_clear()
 
 
 def get_declaration(name: str) -> TaskDeclaration:
@@ -253,12 +256,19 @@ def tasks() -> list[TaskDeclaration]:
 
 def task_names(*, is_async: bool | None = None) -> list[str]:
     """Return the registered task names, sorted; ``is_async``: only those of coroutines, or of other functions."""
-    return sorted(name for name, declared in _declarations.items() if is_async is None or declared.is_async is is_async)
+    return list(_names(is_async))
 
 
 def has_coroutines() -> bool:
-    """Return whether any registered task has an async handler. Asked at every claim, so it builds no list."""
-    return any(declared.is_async for declared in _declarations.values())
+    """Return whether any registered task has an async handler."""
+    return bool(_names(True))
+
+
+@cache
+def _names(is_async: bool | None) -> tuple[str, ...]:
+    # Every claim asks for them.
+    found = (name for name, declared in _declarations.items() if is_async is None or declared.is_async is is_async)
+    return tuple(sorted(found))
 
 
 def queue_names() -> set[str]:

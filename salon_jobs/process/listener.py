@@ -32,6 +32,8 @@ _PROVEN_FOR_S = 3 * _PING_S
 _STOP_S = 2.0
 # ``poll`` waits for whole milliseconds only, and a worker that expects more jobs waits for less.
 _TICK_S = 0.001
+# A process that leaves wake-ups to another looks that often how it goes on; each look costs as much as a small job.
+_REST_S = 0.02
 # Behind a transaction-mode pooler LISTEN succeeds but no notification ever arrives, so a ping of our own must arrive
 # first. It has its own channel: a pooled connection keeps listening to whatever a client left it with.
 _PING_CHANNEL = "salon_jobs_ping"
@@ -57,7 +59,7 @@ class ListenerEvent(threading.Event):
             finalize(self, end.close)
         # Held while the waiter reads: a connection may be closed only once it is not read any more.
         self._reading = threading.RLock()
-        self._read: Callable[[], None] = lambda: None
+        self._read: Callable[[], bool] = bool
         self._poll_of_none = self._poll = self._make_poll()
         self._is_reading = self._has_read = False
 
@@ -81,29 +83,34 @@ class ListenerEvent(threading.Event):
         while not self.is_set() and (left_s := end - time.monotonic()) > 0:
             if left_s < _TICK_S:
                 time.sleep(left_s)
-            else:
-                self._read_within(min(left_s, _POLL_S))
+                continue
+            if self._read_within(min(left_s, _POLL_S)) and not self.is_set():
+                self._poll_of_none.poll(min(left_s, _REST_S) / _TICK_S)
         return self.is_set()
 
-    def attach(self, file: int, read: Callable[[], None]) -> None:
-        """Have the waiter call ``read`` when the file can be read, and at least twice a second."""
+    def attach(self, file: int, read: Callable[[], bool]) -> None:
+        """Have the waiter call ``read`` when the file can be read, and at least twice a second.
+
+        It returns whether what arrives next can wait for ``_REST_S``.
+        """
         self._read, self._poll = read, self._make_poll(file)
         self.end_poll()
 
     def detach(self) -> None:
         """Have the waiter read no more; return when it does not, so that the file can be closed."""
         with self._reading:
-            self._read, self._poll = lambda: None, self._poll_of_none
+            self._read, self._poll = bool, self._poll_of_none
 
-    def _read_within(self, timeout_s: float) -> None:
+    def _read_within(self, timeout_s: float) -> bool:
         ready = [file for file, _ in self._poll.poll(int(timeout_s / _TICK_S))]
         if self._receiver.fileno() in ready:
             with suppress(BlockingIOError):
                 self._receiver.recv(4096)
         self._is_reading = True
         with self._reading:
-            self._read()
+            can_rest = self._read()
         self._is_reading, self._has_read = False, True
+        return can_rest
 
     def end_poll(self) -> None:
         """Have the waiter read now."""
@@ -120,6 +127,8 @@ class ListenerEvent(threading.Event):
 class Listener(Loop):
     """Loop that calls ``on_wake`` with each notification's payload, and after each (re)connect.
 
+    If it returns True, the notification was for other listeners: then the next may wait for 20 ms.
+
     With an ``event``, its waiter reads the notifications instead of this thread, which only connects and proves the
     connection. With ``send`` this thread reads, and sends the statement which that returns, if any: when it was asked
     to (``send_soon``), and at least twice a second.
@@ -131,7 +140,7 @@ class Listener(Loop):
     def __init__(
         self,
         channel: str,
-        on_wake: Callable[[str], None],
+        on_wake: Callable[[str], object],
         event: ListenerEvent | None = None,
         *,
         using: str,
@@ -249,8 +258,12 @@ class Listener(Loop):
         if reports_read_only(server) and not self._began_read_only:
             raise psycopg.OperationalError("the server has become read-only")
 
-    def _receive(self, server: PGconn, event: ListenerEvent) -> None:
-        """Act on what has arrived, without waiting for anything; ask for a sign of life after a silence."""
+    def _receive(self, server: PGconn, event: ListenerEvent) -> bool:
+        """Act on what has arrived, without waiting for anything; ask for a sign of life after a silence.
+
+        Returns whether there were notifications, all of them for others.
+        """
+        for_others: set[bool] = set()
         try:
             server.consume_input()
             while not server.is_busy() and server.get_result() is not None:
@@ -258,7 +271,7 @@ class Listener(Loop):
                 self._proven_at = time.monotonic()
             while (notification := server.notifies()) is not None:
                 self._proven_at = time.monotonic()
-                self._on_wake(notification.extra.decode(errors="replace"))
+                for_others.add(self._on_wake(notification.extra.decode(errors="replace")) is True)
             if server.transaction_status == TransactionStatus.IDLE:
                 if self._send is not None and (statement := self._send()):
                     server.send_query(statement.encode())
@@ -268,6 +281,7 @@ class Listener(Loop):
             event.detach()
             self._failure = error
             self.wake()
+        return for_others == {True}
 
 
 def _parameters(using: str) -> dict[str, Any]:

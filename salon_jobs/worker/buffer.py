@@ -36,9 +36,14 @@ class JobBuffer:
         """Create the buffer; ``on_ended`` is called, by the reporting thread, when a job ran or its end is written."""
         self._concurrency = concurrency
         self._on_ended = on_ended
-        lock = threading.Lock()
-        self._filled = threading.Condition(lock)
-        self._emptied = threading.Condition(lock)
+        self._lock = threading.Lock()
+        self._emptied = threading.Condition(self._lock)
+        # Threads that wait for a job, and what each waits for. The last one is woken first: its code is still in the
+        # processor's cache and its connection open, and if few suffice the others need none.
+        self._sleeping: list[int] = []
+        self._alarms = [threading.Lock() for _ in range(concurrency)]
+        for alarm in self._alarms:
+            alarm.acquire()
         # With the instant at which each was put.
         self._waiting: deque[tuple[ClaimedJob, float]] = deque()
         # When each thread took the job that it runs; None while it runs none.
@@ -51,7 +56,7 @@ class JobBuffer:
 
     def room(self) -> int:
         """Return how many jobs to claim now: zero while most of the prefetch is still waiting."""
-        with self._filled:
+        with self._lock:
             return self._room()
 
     @property
@@ -84,17 +89,17 @@ class JobBuffer:
     def put(self, jobs: Sequence[ClaimedJob]) -> bool:
         """Add claimed jobs in claim order; return False, having done nothing, once the buffer is closed."""
         now = time.monotonic()
-        with self._filled:
+        with self._lock:
             if self._closed:
                 return False
             self._leases.update(map(_ID_AND_LEASE, jobs))
             self._waiting.extend(zip(jobs, repeat(now)))
-            self._filled.notify(len(jobs))
+            self._wake(len(jobs))
             return True
 
     def lease(self, jobs: Iterable[ClaimedJob]) -> None:
         """Record claimed jobs that run at once, in the chunk of another."""
-        with self._filled:
+        with self._lock:
             self._leases.update(map(_ID_AND_LEASE, jobs))
 
     def take(self, thread: int) -> ClaimedJob | None:
@@ -103,8 +108,7 @@ class JobBuffer:
             try:
                 job, _ = self._waiting.popleft()
             except IndexError:
-                with self._filled:
-                    self._filled.wait_for(lambda: self._waiting or self._closed)
+                self._sleep(thread)
             else:
                 self._since[thread] = time.monotonic()
                 return job
@@ -142,11 +146,11 @@ class JobBuffer:
 
     def close(self) -> list[tuple[int, int]]:
         """Hand out no more jobs; return (id, lease) of those that had not started. Idempotent."""
-        with self._filled:
+        with self._lock:
             self._closed = True
             unstarted = self._remove(lambda _: True)
             self._end_leases(unstarted)
-            self._filled.notify_all()
+            self._wake(self._concurrency)
             self._emptied.notify_all()
         return list(map(_ID_AND_LEASE, unstarted))
 
@@ -157,7 +161,7 @@ class JobBuffer:
         """
         since = time.monotonic() - OVERDUE_S
         overdue: list[ClaimedJob] = []
-        with self._filled:
+        with self._lock:
             with suppress(IndexError):  # a thread took the last one
                 while self._waiting[0][1] < since:
                     overdue.append(self._waiting.popleft()[0])
@@ -181,11 +185,24 @@ class JobBuffer:
 
     def leases(self) -> list[tuple[int, int]]:
         """Return (id, lease) of all jobs whose end is not written yet."""
-        with self._filled:
+        with self._lock:
             return list(self._leases)
 
     def running_count(self) -> int:
         return self._concurrency - self._since.count(None)
+
+    def _sleep(self, thread: int) -> None:
+        """Wait for a job, or for the end."""
+        with self._lock:
+            if self._waiting or self._closed:
+                return
+            self._sleeping.append(thread)
+        self._alarms[thread].acquire()
+
+    def _wake(self, most: int) -> None:
+        """Wake threads, the lock held."""
+        for _ in range(min(most, len(self._sleeping))):
+            self._alarms[self._sleeping.pop()].release()
 
     def _remove(self, is_wanted: Callable[[ClaimedJob], bool], most: int | None = None) -> list[ClaimedJob]:
         """Remove waiting jobs, the lock held; the others keep their order, and threads that look meanwhile wait."""

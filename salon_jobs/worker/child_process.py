@@ -37,11 +37,13 @@ from salon_jobs.worker.worker import WorkerOptions
 
 _CHUNK = 1 << 16
 _LONGEST = 1 << 20
+_GATHER_S = 0.05
 
 
 def relay_lines(source: int) -> None:
     """Copy a pipe to our standard output until it ends, completing a line cut off by the writer's death.
 
+    Unless much arrives at once, it looks 20 times a second: a job now and then would wake it as often as its worker.
     A log that cannot be written, for example because its reader is gone, is dropped: it must not block the child.
     """
     rest = b""
@@ -51,6 +53,8 @@ def relay_lines(source: int) -> None:
             whole, newline, rest = whole + newline + rest, b"\n", b""
         if newline:
             _write(whole + newline)
+        if len(chunk) < _CHUNK // 4:
+            time.sleep(_GATHER_S)
     if rest:
         _write(rest + b"\n")
 

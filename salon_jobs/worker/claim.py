@@ -32,16 +32,11 @@ class Claimer:
         queues: Sequence[str] | None,
         *,
         excluded: Sequence[str] = (),
-        is_direct: Callable[[], bool] = lambda: False,
         tasks: Callable[[], list[str]] = registry.task_names,
     ) -> None:
-        """Prepare to claim jobs of these tasks.
-
-        ``is_direct`` returns whether it is known that no pooler is between this process and the server.
-        """
+        """Prepare to claim jobs of these tasks."""
         self._tasks = tasks
         self._leases = leases
-        self._is_direct = is_direct
         self._queues = queues
         # Excluded as paused queues are: by scanning claim groups.
         self._scans_groups = bool(excluded)
@@ -63,7 +58,7 @@ class Claimer:
             claim = self._fair_claim.claim(room, self._limits)
             self._is_fair = claim.again_in_s is not None or self._fair_claim.is_slow
             return claim
-        claim_due = partial(self._leases.claim_due, self._tasks(), queues=self._queues, prepare=self._is_direct())
+        claim_due = partial(self._leases.claim_due, self._tasks(), queues=self._queues)
         # A few at first, since usually a single job woke an idle process.
         jobs = claim_due(min(room, FEW))
         if len(jobs) == FEW < room:

@@ -197,18 +197,20 @@ class Finisher(Loop):
         """
         parts = self._parts = [batch]
         # How often an error that may have another reason must come back until a part is split.
-        tries, refusals, failure = _TRIES, 0, None
+        tries, refusals, failure, has_failed = _TRIES, 0, None, False
         try:
             while parts:
                 part = parts[-1]
                 try:
-                    tidy_connections()
+                    if has_failed:  # the loop did it before the round
+                        tidy_connections()
                     if failure is None:
                         self._write_once(part)
                     else:
                         self._settle(part[0], failure)
                         part.clear()
                 except (Error, MemoryError) as error:
+                    has_failed = True
                     for running in part:
                         running.is_unclear = True
                     sqlstate = _sqlstate(error)

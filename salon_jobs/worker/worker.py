@@ -129,16 +129,14 @@ class Worker(Loop):
         """
         super().__init__("claim", using=using)
         refuse_small_pool(options.threads, using=using)
-        leases = self._leases = Leases(process_id, using=using)
+        leases = self._leases = Leases(process_id, using=using, is_direct=lambda: self._listener.is_direct)
         self._options = options
         self._jobs = JobBuffer(options.concurrency, self._job_ended)
         self._idle = idle or IdleTable()
         self._is_listening = False
         event = self.woken = ListenerEvent()
         self._listener = Listener(enqueue.wake_ups.channel, self.notify, event, using=using)
-        new_claimer = partial(
-            Claimer, leases, options.queues, excluded=options.excluded, is_direct=lambda: self._listener.is_direct
-        )
+        new_claimer = partial(Claimer, leases, options.queues, excluded=options.excluded)
         of_threads = new_claimer(tasks=partial(registry.task_names, is_async=False))
         self._threads_lane = _Lane(of_threads, self._jobs.room, self._jobs.put, lambda: self._jobs.is_low, 0.0)
         self._last_claim = _NOTHING
@@ -184,24 +182,25 @@ class Worker(Loop):
         self._async_lane = _Lane(of_coroutines, lambda: places.room, places.start, lambda: places.room == 1, _GATHER_S)
         self._cancellations = Cancellations(leases, self._jobs, (*self._runners, self._coroutines))
 
-    def notify(self, payload: str = "") -> None:
-        """Claim now, unless another process of this worker is idle and will. Thread-safe.
+    def notify(self, payload: str = "") -> bool:
+        """Claim now, unless another process of this worker is idle and will; return whether it will. Thread-safe.
 
         ``payload`` may announce that more jobs follow soon, or cancellations.
         """
         if payload.startswith(AWAITED):
             awaited.remember(payload)
             self.finisher.hurry()
-            return
+            return False
         if payload == enqueue.CANCEL:
             self._cancellations.notify()
         elif self._idle.another_answers:
-            return
+            return True
         now = time.monotonic()
         if payload == MORE:
             self._look_until = now + SECOND_POLL.total_seconds()
         self._notified = now
         self.wake()
+        return False
 
     def stop(self) -> None:
         """Stop gracefully; a second call forces it."""

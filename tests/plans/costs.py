@@ -92,9 +92,9 @@ class Case:
 
     def claim(self, process_id: int) -> list[ClaimedJob]:
         """Claim them as an idle worker does whom one job has woken, or as one that has a backlog."""
-        leases = leases_of(process_id)
+        leases = leases_of(process_id, is_direct=True)
         if self.count == 1:
-            return leases.claim_due(registry.task_names(), FEW, prepare=True)
+            return leases.claim_due(registry.task_names(), FEW)
         return FairClaim(leases, None).claim(self.count, Limits({})).jobs
 
     def run(self, jobs: Sequence[ClaimedJob], process_id: int, found: Costs) -> list[RunningJob]:
@@ -173,7 +173,7 @@ def _measured(case: Case, store: UUID, process_id: int, runner: ThreadPoolExecut
         runs = runner.submit(case.run, jobs, process_id, found).result(LIMIT_S)
         if not case.is_of_store:
             with _sent(found, "finish"):
-                assert len(leases_of(process_id).finish_many(runs)) == case.count
+                assert len(leases_of(process_id, is_direct=True).finish_many(runs)) == case.count
     assert seen(f"SELECT count(*) FROM {_TABLE}") == [(0,)]
     row = {
         "bytes": size,

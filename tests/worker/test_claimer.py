@@ -66,7 +66,7 @@ def test_lost_statement_is_prepared_again(process_id: int, stores: list[UUID]) -
     add(3, stores[0])
 
     def claimed() -> int:
-        return len(leases_of(process_id).claim_due(["test-store"], 1, prepare=True))
+        return len(leases_of(process_id, is_direct=True).claim_due(["test-store"], 1))
 
     assert claimed() == 1
     with connection.cursor() as cursor:
@@ -322,7 +322,7 @@ def test_prepared_claim_returns_the_same(process_id: int, stores: list[UUID]) ->
     names = ["test-store", "test-system"]
     for queues in (["default"], None):
         ways = (False, True)
-        [plain], [prepared] = (leases_of(process_id).claim_due(names, 1, queues=queues, prepare=way) for way in ways)
+        [plain], [prepared] = (leases_of(process_id, is_direct=way).claim_due(names, 1, queues=queues) for way in ways)
         assert plain.id != prepared.id
         assert plain == prepared._replace(id=plain.id, lease=plain.lease, due_at=plain.due_at)
         assert plain.due_at == pytest.approx(prepared.due_at, abs=10)

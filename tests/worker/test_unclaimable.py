@@ -68,7 +68,8 @@ def batch(own: Leases) -> list[ClaimedJob]:
 
 
 def prepared(own: Leases) -> list[ClaimedJob]:
-    return own.claim_due(registry.task_names(), 10, prepare=True)
+    own.is_direct = lambda: True
+    return few(own)
 
 
 def by_group(own: Leases) -> list[ClaimedJob]:

@@ -1,3 +1,8 @@
+-- name: stored_limits
+-- Read the limits that were set at run time: all of the few rows.
+-- Locks: none. Role: worker, operator.
+SELECT kind || ':' || name, paused, max_concurrency, rate, paused_by, paused_at, burst FROM salon_jobs_limit
+
 -- name: lock_scopes
 -- Take the right to claim within these scopes (a limited task, store, queue or key) until the transaction ends. Scopes
 -- that another process holds are not returned; nothing waits. Count in a later statement: its snapshot sees what the
