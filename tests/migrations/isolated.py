@@ -18,34 +18,37 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import StoreId
 from tests.support import seen
 
+# Of the tables whose names they are given.
 _TABLES: Final = """
-SELECT c.relname, c.relrowsecurity, c.relforcerowsecurity, ARRAY(
+SELECT relname, relrowsecurity, relforcerowsecurity, ARRAY(
        SELECT concat_ws(' ', attname, format_type(atttypid, atttypmod), attnotnull, attidentity,
                         (SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = attrelid AND adnum = attnum))
          FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped ORDER BY 1)
-  FROM pg_class c WHERE c.oid = to_regclass(quote_ident(%s))
+  FROM pg_class c WHERE relnamespace = 'public'::regnamespace AND relname = ANY (%s) ORDER BY 1
 """
 _CONSTRAINTS: Final = """
-SELECT pg_get_constraintdef(oid), convalidated FROM pg_constraint
- WHERE conrelid = to_regclass(quote_ident(%s)) AND contype <> 'n' ORDER BY 1
+SELECT relname, pg_get_constraintdef(o.oid), convalidated FROM pg_constraint o JOIN pg_class c ON c.oid = conrelid
+ WHERE relnamespace = 'public'::regnamespace AND relname = ANY (%s) AND contype <> 'n' ORDER BY 1, 2
 """
 _KEY: Final = """
 SELECT pg_get_constraintdef(oid) LIKE %s || '%%' FROM pg_constraint
  WHERE conrelid = to_regclass(quote_ident(%s)) AND conname = %s
 """
 _INDEXES: Final = """
-SELECT regexp_replace(pg_get_indexdef(indexrelid), 'INDEX \\S+ ON', 'INDEX ON') FROM pg_index
- WHERE indrelid = to_regclass(quote_ident(%s)) ORDER BY 1
+SELECT tablename, regexp_replace(indexdef, 'INDEX \\S+ ON', 'INDEX ON') FROM pg_indexes
+ WHERE schemaname = 'public' AND tablename = ANY (%s) ORDER BY 1, 2
 """
 _POLICIES: Final = """
-SELECT policyname, permissive, roles::text, cmd, qual, with_check FROM pg_policies WHERE tablename = %s ORDER BY 1
+SELECT tablename, policyname, permissive, roles::text, cmd, qual, with_check FROM pg_policies
+ WHERE tablename = ANY (%s) ORDER BY 1, 2
 """
 # The rights of an owner who was never named in a list are those of one who has them all in it.
 _RIGHTS: Final = """
-SELECT grantee::regrole::text, privilege_type FROM pg_class c, aclexplode(coalesce(relacl, acldefault('r', relowner)))
- WHERE c.oid = to_regclass(quote_ident(%s)) ORDER BY 1, 2
+SELECT relname, grantee::regrole::text, privilege_type
+  FROM pg_class c, aclexplode(coalesce(relacl, acldefault('r', relowner)))
+ WHERE relnamespace = 'public'::regnamespace AND relname = ANY (%s) ORDER BY 1, 2, 3
 """
-_QUERIES: Final = (_TABLES, _CONSTRAINTS, _INDEXES, _POLICIES, _RIGHTS)
+_ACCESS: Final = (_POLICIES, _RIGHTS)
 
 
 @contextmanager
@@ -64,17 +67,26 @@ def tables_of(state: ProjectState) -> list[str]:
     return sorted({model._meta.db_table for model in models} - {"store"})
 
 
-def snapshot(state: ProjectState) -> dict[str, list[Any]]:
+def access_to(state: ProjectState) -> list[Any]:
+    """Return policies and rights of each table."""
+    return [seen(query, tables_of(state)) for query in _ACCESS]
+
+
+def snapshot(state: ProjectState) -> list[Any]:
     """Return what the catalogue has of each table, without the names that Django gives."""
-    return {table: [seen(query, table) for query in _QUERIES] for table in tables_of(state)}
+    return [*(seen(query, tables_of(state)) for query in (_TABLES, _CONSTRAINTS, _INDEXES)), *access_to(state)]
 
 
 def assert_as_declared(state: ProjectState) -> None:
     """Compare the policies of each isolated table with those that its declaration makes now, and look at its keys."""
     connection = connections["migrator"]
+    tables = tables_of(state)
+    unchecked = [table for table, _, is_valid in seen(_CONSTRAINTS, tables) if not is_valid]
+    assert unchecked == [], "tables with keys that were not checked"
+    secured = {table: (enabled, forced) for table, enabled, forced, _ in seen(_TABLES, tables)}
+    statements: list[str] = []
     for model in state.apps.get_models(include_auto_created=True):
         table = model._meta.db_table
-        assert all(valid for _, valid in seen(_CONSTRAINTS, table)), f"{table} has keys that were not checked"
         for declared in model._meta.constraints:
             if isinstance(declared, DatabaseForeignKey):
                 columns, to, to_columns = declared.reference(model)
@@ -85,20 +97,15 @@ def assert_as_declared(state: ProjectState) -> None:
             protected, constraint = declared.protects(model)
             access = constraint.access(protected, conf.roles, using="migrator")
             assert access is not None
-            [(_, enabled, forced, _)] = seen(_TABLES, access.table)
-            assert (enabled, forced) == (access.is_protected, access.force)
-            found = seen(_POLICIES, access.table)
-            rights = seen(_RIGHTS, access.table)
-            with transaction.atomic("migrator"), connection.cursor() as cursor:
-                for statement in access.install(() if conf.roles is None else conf.roles.runtime):
-                    cursor.execute(statement)
-                cursor.execute(_POLICIES, [access.table])
-                expected = cursor.fetchall()
-                cursor.execute(_RIGHTS, [access.table])
-                expected_rights = cursor.fetchall()
-                transaction.set_rollback(True, "migrator")
-            assert found == expected, f"the policies of {access.table} are not those that are declared"
-            assert rights == expected_rights
+            assert secured[access.table] == (access.is_protected, access.force), access.table
+            statements += access.install(() if conf.roles is None else conf.roles.runtime)
+    found = access_to(state)
+    with transaction.atomic("migrator"), connection.cursor() as cursor:
+        cursor.execute(";".join(statements))
+        for query, present in zip(_ACCESS, found, strict=True):
+            cursor.execute(query, [tables])
+            assert present == cursor.fetchall(), "policies or rights are not those that are declared"
+        transaction.set_rollback(True, "migrator")
 
 
 def rows_of(store: StoreId, table: str) -> int:

@@ -112,7 +112,7 @@ class Series(RuleBasedStateMachine):
         self.stack.enter_context(migrating(self.mode))
         store: Any = apps.get_model("salon.Store")
         self.state = ProjectState({("salon", "store"): ModelState.from_model(store)})
-        self.done: list[tuple[ProjectState, list[Operation], dict[str, Any]]] = []
+        self.done: list[tuple[ProjectState, list[Operation], list[Any]]] = []
         self.named = itertools.count(1)
 
     @initialize()

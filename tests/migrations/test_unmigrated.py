@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.databases import rows, spare_database
-from tests.interpreter import ROOT, manage, run_command, succeed
+from tests.databases import environment, rows, spare_database
+from tests.interpreter import ROOT, manage, run_python, succeed
 from tests.migrations.catalogue import CATALOGUE
 from tests.settings import url_for
 
@@ -77,29 +76,27 @@ class Flushed(TransactionTestCase):
 
     test_two = test_one
 """
-PROCESS = """
-from django.test import TestCase
-from salon_jobs.core.errors import SchemaMissing
-from salon_jobs.process.preflight import check_schema
-
+STARTING = """
 
 class Starting(TestCase):
     def test_error_says_what_to_set(self):
+        from salon_jobs.core.errors import SchemaMissing
+        from salon_jobs.process.preflight import check_schema
         with self.assertRaisesMessage(SchemaMissing, "made without migrations, as by TEST = {'MIGRATE': False}"):
             check_schema("default")
 """
+PYTEST = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 Project = dict[str, str]
 
 
 @pytest.fixture(params=["plain", "roles"])
-def project(
-    request: pytest.FixtureRequest, fresh: str, bootstrapped: dict[str, str], tmp_path: Path
-) -> Iterator[Project]:
+def project(request: pytest.FixtureRequest, fresh: str, tmp_path: Path) -> Iterator[Project]:
     """Write tests; return the environment of a project that has them, as a user who may create databases."""
     with_roles = request.param == "roles"
+    request.getfixturevalue("bootstrapped" if with_roles else "empty_url")
     (tmp_path / "test_own.py").write_text(ROLES if with_roles else PLAIN)
     yield {
-        **bootstrapped,
+        **environment(fresh),
         "DJANGO_SETTINGS_MODULE": SETTINGS,
         "ONE_USER_URL": url_for(None, fresh),
         "WITH_ROLES": str(with_roles),
@@ -121,27 +118,25 @@ def test_same_is_made_without_migrations(fresh: str, project: Project) -> None:
 
 
 def test_runner_of_django_makes_what_jobs_need(project: Project, tmp_path: Path) -> None:
+    """A process that is started in such a database says that it needs migrations."""
     project["WITHOUT_MIGRATIONS"] = "in tests"
-    for options in ((), ("--parallel", "2", "--keepdb"), ("--parallel", "2", "--keepdb"), ("--keepdb",)):
-        done = manage("test", str(tmp_path), "--noinput", *options, **project)
+    with (tmp_path / "test_own.py").open("a") as tests:
+        tests.write(STARTING)
+    for options in (("--parallel", "2"), ("--parallel", "2"), ()):
+        done = manage("test", str(tmp_path), "--noinput", "--keepdb", *options, **project)
         assert done.returncode == 0, done.stderr
         assert "OK" in done.stderr
 
 
-def test_process_needs_migrations(project: Project, tmp_path: Path) -> None:
-    project["WITHOUT_MIGRATIONS"] = "in tests"
-    (tmp_path / "test_own.py").write_text(PROCESS)
-    done = manage("test", str(tmp_path), "--noinput", **project)
-    assert done.returncode == 0, done.stderr
-
-
 def test_pytest_makes_what_jobs_need(project: Project, tmp_path: Path) -> None:
+    """Two workers of pytest-xdist grant rights to the same roles at once; without roles one process does."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nomigrations")
+    command = ("-q", "-p", "no:cacheprovider", "--nomigrations", "--reuse-db", "-n")
+    workers = "2" if project["WITH_ROLES"] == "True" else "0"
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    for options in (("-n", "0"), ("-n", "2", "--reuse-db"), ("-n", "2", "--reuse-db")):
-        environment = {**outside, **project, "PYTHONPATH": str(ROOT)}
-        done = run_command(*command, *options, environment=environment, folder=tmp_path)
+    surroundings = {**outside, **project, "PYTHONPATH": str(ROOT)}
+    for _ in range(2):
+        done = run_python("-c", PYTEST, *command, workers, environment=surroundings, folder=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
