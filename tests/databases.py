@@ -63,13 +63,20 @@ def bootstrapped(fresh: str) -> dict[str, str]:
 @pytest.fixture
 def owned(fresh: str) -> Iterator[Callable[[str], dict[str, str]]]:
     """Create a database owned by one ordinary user; return the environment of a process that uses it."""
-    name = sql.Identifier(fresh)
+    with owned_database(fresh) as environment_with:
+        yield environment_with
+
+
+@contextmanager
+def owned_database(name: str) -> Iterator[Callable[[str], dict[str, str]]]:
+    """Create a database and its owner of the same name; drop both."""
+    identifier = sql.Identifier(name)
     with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(name, sql.Literal(PASSWORD)))
-        connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(name, name))
-        yield lambda settings: {"DJANGO_SETTINGS_MODULE": settings, "ONE_USER_URL": url_for(fresh, fresh)}
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
-        connection.execute(sql.SQL("DROP ROLE {}").format(name))
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(identifier, sql.Literal(PASSWORD)))
+        connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(identifier, identifier))
+        yield lambda settings: {"DJANGO_SETTINGS_MODULE": settings, "ONE_USER_URL": url_for(name, name)}
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
+        connection.execute(sql.SQL("DROP ROLE {}").format(identifier))
 
 
 def environment(name: str) -> dict[str, str]:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import secrets
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
+from tests.databases import owned_database
 from tests.interpreter import succeed
 from tests.settings import url_for
 
 pytestmark = pytest.mark.process
+SETTINGS = "tests.migrations.one_user_settings"
 
 
 class OneUser:
     """Database of one user: plants drifts and runs the doctor."""
 
-    def __init__(self, name: str, environment: dict[str, str], connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, user: str, name: str, connection: psycopg.Connection[Any]) -> None:
+        self.user = user
         self.name = name
-        self.environment = environment
+        self.environment = {"DJANGO_SETTINGS_MODULE": SETTINGS, "ONE_USER_URL": url_for(user, name)}
         self.connection = connection
 
     def execute(self, *statements: str) -> None:
@@ -33,17 +38,27 @@ class OneUser:
         return drifts
 
 
+@pytest.fixture(scope="module")
+def template() -> Iterator[str]:
+    """Migrate a database for each test to copy; its user has its name."""
+    name = f"salon_owned_{secrets.token_hex(4)}"
+    with owned_database(name) as environment_with:
+        succeed("migrate", "--verbosity", "0", **environment_with(SETTINGS))
+        yield name
+
+
 @pytest.fixture
-def one_user(fresh: str, owned: Callable[[str], dict[str, str]]) -> Iterator[OneUser]:
-    environment = owned("tests.migrations.one_user_settings")
-    succeed("migrate", "--verbosity", "0", **environment)
+def one_user(template: str, fresh: str) -> Iterator[OneUser]:
+    with psycopg.connect(url_for(None, "postgres"), autocommit=True) as server:
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {} OWNER {}")
+        server.execute(create.format(*map(sql.Identifier, (fresh, template, template))))
     with psycopg.connect(url_for(None, fresh), autocommit=True) as connection:
-        yield OneUser(fresh, environment, connection)
+        yield OneUser(template, fresh, connection)
 
 
 @pytest.mark.slow
 def test_freedom_from_policies_is_fixed(one_user: OneUser) -> None:
-    user = one_user.name
+    user = one_user.user
     assert one_user.drifts() == []
     team, program = f"{user}_team", "pg_execute_server_program"
     one_user.execute(f"CREATE ROLE {team} BYPASSRLS", f"GRANT {program}, {team} TO {user}")
@@ -73,7 +88,7 @@ def test_other_drifts_of_one_user(one_user: OneUser) -> None:
     one_user.execute(
         "CREATE FUNCTION peek_at(text) RETURNS boolean LANGUAGE plpgsql LEAKPROOF AS 'BEGIN RETURN true; END'",
         "CREATE RULE kept AS ON DELETE TO customer DO INSTEAD NOTHING",
-        f"ALTER ROLE {one_user.name} SET row_security = off",
+        f"ALTER ROLE {one_user.user} SET row_security = off",
         f"ALTER DATABASE {one_user.name} SET search_path = elsewhere",
     )
     drifts = one_user.drifts()
@@ -81,7 +96,7 @@ def test_other_drifts_of_one_user(one_user: OneUser) -> None:
         ("leakproof function", "function public.peek_at(text)"),
         ("rule", 'rule kept of table "public"."customer"'),
         ("setting", f"database {one_user.name}"),
-        ("setting", f"role {one_user.name}"),
+        ("setting", f"role {one_user.user}"),
     ]
     one_user.execute(*(statement for each in drifts for statement in each["fix"]))
     # The server's first superuser is named without a statement that would fail.
@@ -97,7 +112,7 @@ def test_partitions_are_named_once_a_table(one_user: OneUser) -> None:
         "CREATE TABLE customer_old () INHERITS (customer)",
         "CREATE TABLE customer_older () INHERITS (customer_old)",
         "ALTER TABLE customer_old ENABLE ROW LEVEL SECURITY",
-        f"ALTER TABLE customer_old OWNER TO {one_user.name}; ALTER TABLE customer_older OWNER TO {one_user.name}",
+        f"ALTER TABLE customer_old OWNER TO {one_user.user}; ALTER TABLE customer_older OWNER TO {one_user.user}",
     )
     [drift] = one_user.drifts()
     assert (drift["kind"], drift["where"]) == ("row-level security", 'table "public"."customer"')
@@ -133,7 +148,7 @@ def test_isolated_table_on_citus_is_named(one_user: OneUser) -> None:
         'CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid regclass, partmethod "char")',
         "GRANT SELECT ON pg_catalog.pg_dist_partition TO PUBLIC",
         "INSERT INTO pg_dist_partition VALUES ('django_migrations', 'h')",
-        f"CREATE TABLE customer_old () INHERITS (customer); ALTER TABLE customer_old OWNER TO {one_user.name}",
+        f"CREATE TABLE customer_old () INHERITS (customer); ALTER TABLE customer_old OWNER TO {one_user.user}",
         "ALTER TABLE customer_old ENABLE ROW LEVEL SECURITY; ALTER TABLE customer_old FORCE ROW LEVEL SECURITY",
     )
     assert one_user.drifts() == []
