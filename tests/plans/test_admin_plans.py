@@ -1,4 +1,4 @@
-"""Opens the admin's pages over 150,000 ended jobs and a backlog: each query they make is served by an index."""
+"""Opens the admin's pages over 65,000 ended jobs and a backlog: each query they make is served by an index."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from tests.plans.explain import JOBS, rows_read, scans_of, signed_in
 from tests.settings import SALON_JOBS
 from tests.support import change, in_state, seen, selected, store_id_of, store_id_sql
 
-ENDED = 150_000
-WAITING = 20_750
+ENDED = 75_000
+WAITING = 11_350
 STORE = str(store_id_of(1))
 
 
 @pytest.fixture(scope="module")
 def crowded(migrated: None) -> Iterator[None]:
-    """Fill the table: ended jobs of common and rare tasks, queues, states and stores, and 20,000 that wait among them.
+    """Fill the table: ended jobs of common and rare tasks, queues, states and stores, and 9,000 that wait among them.
 
-    Seven stores have almost all of it, and two thousand one job each.
+    Four stores have almost all of it, and a thousand one job each.
     """
     row = in_state(
-        "CASE WHEN n %% 500 = 0 THEN 'failed' WHEN n %% 5000 = 1 THEN 'cancelled'"
+        "CASE WHEN n %% 500 = 0 THEN 'failed' WHEN n %% 2500 = 1 THEN 'cancelled'"
         " WHEN n %% 8 = 3 THEN 'queued' ELSE 'succeeded' END",
-        task="CASE WHEN n %% 50000 = 9 THEN 'ping' ELSE 'test-store' END",
-        store_id=f"CASE WHEN n %% 50000 = 8 THEN NULL WHEN n %% 75 = 5 THEN {store_id_sql()}"
-        f" ELSE {store_id_sql('n %% 7')} END",
-        queue="CASE WHEN n %% 50000 = 7 THEN 'rare' ELSE 'default' END",
+        task="CASE WHEN n %% 25000 = 9 THEN 'ping' ELSE 'test-store' END",
+        store_id=f"CASE WHEN n %% 25000 = 8 THEN NULL WHEN n %% 75 = 5 THEN {store_id_sql()}"
+        f" ELSE {store_id_sql('n %% 4')} END",
+        queue="CASE WHEN n %% 25000 = 7 THEN 'rare' ELSE 'default' END",
         job_key="'k:' || n",
         error_class="CASE WHEN n %% 500 = 0 THEN 'E' || n %% 3000 / 500 END",
         fingerprint="CASE WHEN n %% 500 = 0 THEN n %% 3000 END",
-        finished_at="CASE WHEN n %% 8 <> 3 OR n %% 500 = 0 OR n %% 5000 = 1 THEN now() - n * interval '1 ms' END",
+        finished_at="CASE WHEN n %% 8 <> 3 OR n %% 500 = 0 OR n %% 2500 = 1 THEN now() - n * interval '1 ms' END",
     )
     change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, %s) AS n", ENDED)
     change(
         "INSERT INTO salon_jobs_job (task, store_id, queue, run_at, job_key)"
-        f" SELECT CASE WHEN n = 3 THEN 'lone' ELSE 'test-store' END, {store_id_sql('n %% 7')},"
+        f" SELECT CASE WHEN n = 3 THEN 'lone' ELSE 'test-store' END, {store_id_sql('n %% 4')},"
         "  CASE WHEN n = 4 THEN 'lone' ELSE 'default' END, now() + interval '1 day', 'q:' || n"
         "   FROM generate_series(1, 2000) AS n"
     )
@@ -88,7 +88,7 @@ def client(crowded: None) -> Iterator[Client]:
 
 @pytest.fixture
 def one_store(crowded: None) -> Iterator[Client]:
-    """Sign in as staff of one of the seven large stores, through the web role."""
+    """Sign in as staff of one of the four large stores, through the web role."""
     as_web = {**SALON_JOBS, "DATABASE": "web", "OPERATOR_DATABASE": "operator"}
     change("INSERT INTO store (id, name) VALUES (%s, 'Salon')", STORE)
     with override_settings(DATABASE_ROUTERS=[WebRouter()], SALON_JOBS=as_web):
