@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.outcomes import Outcome
@@ -306,6 +306,19 @@ def waiting_count() -> int:
 def wait_until_waiting(count: int = 1) -> None:
     """Return when so many connections wait for a lock."""
     eventually(lambda: waiting_count() >= count)
+
+
+@contextmanager
+def behind_transaction(work: Callable[[], T], using: str = "default") -> Generator[Future[T]]:
+    """Open a transaction, and start at its end what waits for it, elsewhere; then commit, and yield what that gives."""
+    given: Future[T] = Future()
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(using=using):
+            yield given
+            waiting = elsewhere(pool, work)
+            wait_until_waiting()
+            assert not waiting.done()
+        given.set_result(waiting.result(LIMIT_S))
 
 
 def event_fields(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:

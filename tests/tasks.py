@@ -15,6 +15,15 @@ Hook = Callable[..., Any]
 AsyncHook = Callable[..., Awaitable[Any]]
 
 
+def raises(error: BaseException | type[BaseException]) -> Hook:
+    """Return what a task does that fails so."""
+
+    def hook(**_: object) -> None:
+        raise error
+
+    return hook
+
+
 async def _nothing(**_: object) -> None: ...
 
 

@@ -6,7 +6,7 @@ It shares no idea with the implementation, which keeps an edge for each member t
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
@@ -43,8 +43,13 @@ def random_graph(chance: random.Random, size: int) -> list[Planned]:
 class Spec:
     """All members, moved by what happens to single ones."""
 
-    def __init__(self, members: Sequence[Planned]) -> None:
+    def __init__(self, members: list[Planned]) -> None:
         self.members = members
+        self._settle()
+
+    def add(self, member: Planned) -> None:
+        """Add one that comes after earlier ones, which may have ended."""
+        self.members.append(member)
         self._settle()
 
     @property

@@ -17,7 +17,7 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.jobs import EnqueueAction, JobHandle
 from salon_jobs.jobs.pruning import Pruner
 from tests import tasks
-from tests.support import change, elsewhere, run_due, seen, wait_until_waiting
+from tests.support import behind_transaction, change, elsewhere, run_due, seen
 from tests.waiting import LIMIT_S
 
 HOUR = timedelta(hours=1)
@@ -93,13 +93,10 @@ def test_first_enqueue_follows_key_mode(database: None) -> None:
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_concurrent_enqueue_waits(database: None, commits: bool) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            first = once()
-            other = elsewhere(pool, once)
-            wait_until_waiting()
-            transaction.set_rollback(not commits)
-        second = other.result(LIMIT_S)
+    with behind_transaction(once) as other:
+        first = once()
+        transaction.set_rollback(not commits)
+    second = other.result()
     assert second.action is (EnqueueAction.KEPT if commits else EnqueueAction.INSERTED)
     assert (second.id == first.id) is commits
     assert seen(MARKS) == [(second.id,)]

@@ -26,7 +26,7 @@ from salon_jobs.db.connections import plain_cursor
 from salon_jobs.db.notify import MORE, WakeUps
 from salon_jobs.jobs import EnqueueAction, JobHandle, enqueue
 from salon_jobs.jobs.options import KeyMode
-from salon_jobs.testing import assert_enqueued, drain_jobs
+from salon_jobs.testing import assert_enqueued
 from tests import tasks
 from tests.jobs.interrupts import interrupted_while_waiting
 from tests.jobs.rows import count, jobs
@@ -134,13 +134,6 @@ def test_time_from_now_counts_from_statement(stores: list[UUID], option: Any, co
     assert all(before + hour <= instant <= after + hour for instant in instants)
     pattern = tasks.in_store.new_job(None, in_store.options)
     assert (getattr(pattern, column), getattr(pattern, option)) == (None, hour), "the sum is left to the database"
-
-
-def test_expired_job_does_not_run(database: None) -> None:
-    """One with ``expires_in`` zero has expired when it is claimed."""
-    tasks.system.using(expires_in=timedelta(0)).enqueue()
-    drain_jobs()
-    assert seen("SELECT state, reason FROM salon_jobs_job") == [("cancelled", "expired: claimed after expires_at")]
 
 
 def test_commit_of_due_jobs_wakes_once(database: None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -24,8 +23,7 @@ from salon_jobs.jobs import FanOut, FanOutProgress, FanOutResult, Task, control,
 from salon_jobs.jobs.current import running
 from tests import tasks
 from tests.jobs.rows import count, jobs
-from tests.support import change, claim, elsewhere, run_due, running_job, seen, wait_until_waiting
-from tests.waiting import LIMIT_S
+from tests.support import behind_transaction, change, claim, run_due, running_job, seen
 
 TICK = datetime(2030, 1, 1, tzinfo=UTC)
 NEXT = TICK + timedelta(days=1)
@@ -154,15 +152,12 @@ def test_what_makes_another_fan_out(stores: list[UUID]) -> None:
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_simultaneous_fan_outs_of_a_tick(stores: list[UUID], commits: bool) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            first = at_tick(TICK, tasks.in_store)
-            second = elsewhere(pool, lambda: at_tick(TICK, tasks.in_store))
-            wait_until_waiting(1)
-            transaction.set_rollback(not commits)
-        added = 0 if commits else 3
-        assert second.result(LIMIT_S) == FanOutResult(inserted=added, kept=3 - added)
-        assert (second.result().id == first.id) is commits
+    with behind_transaction(lambda: at_tick(TICK, tasks.in_store)) as second:
+        first = at_tick(TICK, tasks.in_store)
+        transaction.set_rollback(not commits)
+    added = 0 if commits else 3
+    assert second.result() == FanOutResult(inserted=added, kept=3 - added)
+    assert (second.result().id == first.id) is commits
     assert sorted(jobs("store_id")) == [(store,) for store in stores]
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, get_args
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -29,8 +28,10 @@ from salon_jobs.models import FlowEdge, FlowMember, FlowRecord
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.maintenance import Maintenance
 from tests import tasks
+from tests.jobs.flow_spec import CONDITIONS, Planned, Spec
 from tests.jobs.rows import count, due, jobs
 from tests.support import (
+    behind_transaction,
     change,
     claim,
     elsewhere,
@@ -43,7 +44,7 @@ from tests.support import (
     seen,
     wait_until_waiting,
 )
-from tests.tasks import Hooks
+from tests.tasks import Hook, Hooks, raises
 from tests.waiting import LIMIT_S
 
 
@@ -58,63 +59,6 @@ def outcomes(flow: Flow) -> list[str | None]:
     return [member.outcome for member in flow.members()]
 
 
-CONDITIONS: Final[tuple[Condition, ...]] = get_args(Condition)
-
-
-class Node:
-    """One member in the model: what it comes after, what it waits for or did not get, and how it ended."""
-
-    def __init__(self, after: Sequence[Node], condition: Condition) -> None:
-        self.after, self.condition = after, condition
-        self.edges = set(after)
-        self.outcome: str | None = None
-
-    @property
-    def state(self) -> str:
-        return self.outcome or ("held" if self.edges else "due")
-
-
-class Model:
-    """What a flow must do, told one end at a time."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
-
-    def add(self, after: Sequence[Node], condition: Condition) -> None:
-        node = Node(after, condition)
-        self.nodes.append(node)
-        self.look(node, [earlier for earlier in after if earlier.outcome])
-
-    def look(self, node: Node, ended: Sequence[Node]) -> None:
-        met = {end for end in ended if node.condition != "succeeded" or end.outcome == "succeeded"}
-        node.edges -= met
-        if node.outcome or not ended:
-            return
-        none_failed = node.condition == "failed" and all(end.outcome == "succeeded" for end in node.after)
-        if set(ended) - met or (not node.edges and none_failed):
-            self.end(node, "skipped")
-
-    def end(self, node: Node, outcome: str) -> None:
-        node.outcome = outcome
-        for follower in self.nodes:
-            if node in follower.edges:
-                self.look(follower, [node])
-
-    def retry(self, node: Node) -> None:
-        node.edges -= {earlier for earlier in node.edges if earlier.outcome}
-        self.wait_again(node)
-
-    def wait_again(self, node: Node) -> None:
-        node.outcome = None
-        node.edges |= {earlier for earlier in node.after if not earlier.outcome}
-        for follower in self.nodes:
-            if node in follower.after and follower.outcome is None and follower.edges:
-                follower.edges.add(node)
-            stuck = any(earlier.outcome for earlier in follower.edges)
-            if node in follower.edges and follower.outcome == "skipped" and not stuck:
-                self.wait_again(follower)
-
-
 STEPS = st.tuples(
     st.sampled_from(["succeed", "succeed", "fail", "discard", "cancel", "delete", "retry", "add"]),
     st.integers(0, 30),
@@ -125,20 +69,13 @@ STEPS = st.tuples(
 FOLLOWED = [(set(), "ended"), *(({0}, condition) for condition in CONDITIONS), ({0, 1}, "succeeded")]
 
 
-def fail(**_: object) -> None:
-    raise OSError
-
-
-def discard(**_: object) -> None:
-    raise Discard("no")
-
-
-HOW: dict[str, Callable[..., None]] = {"succeed": lambda **_: None, "fail": fail, "discard": discard}
+fail = raises(OSError)
+HOW: dict[str, Hook] = {"succeed": lambda **_: None, "fail": fail, "discard": raises(Discard("no"))}
 
 
 def states(order: Flow) -> list[str]:
     ready = set(due())
-    return [member.outcome or ("due" if member.id in ready else "held") for member in order.members()]
+    return [member.outcome or ("started" if member.id in ready else "held") for member in order.members()]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -154,34 +91,34 @@ def states(order: Flow) -> list[str]:
 )
 def test_any_flow_behaves_like_model(process_id: int, hooks: Hooks, graph: Any, steps: Any) -> None:
     change("DELETE FROM salon_jobs_job")
-    model, members, deleted = Model(), list[Member](), set[int]()
+    spec, members, deleted = Spec([]), list[Member](), set[int]()
 
     def add(into: Flow, chosen: set[int], condition: Condition) -> None:
         places = sorted({number % len(members) for number in chosen}) if members else []
         condition = condition if places else "succeeded"
         members.append(into.add(tasks.in_flow.call(), after=[members[place] for place in places], when=condition))
-        model.add([model.nodes[place] for place in places], condition)
+        spec.add(Planned(tuple(places), condition))
 
     with flow("any") as order:
         for chosen, condition in graph:
             add(order, chosen, condition)
-    assert states(order) == [node.state for node in model.nodes]
+    assert states(order) == spec.states
     for verb, number, chosen, condition in steps:
         if verb == "add":
             with order:
                 add(order, chosen, condition)
         elif verb in ("cancel", "delete", "retry"):
             place = number % len(members)
-            node = model.nodes[place]
-            if verb == "cancel" and node.outcome is None:
+            outcome = spec.members[place].outcome
+            if verb == "cancel" and outcome is None:
                 control.cancel_jobs(members[place])
-                model.end(node, "cancelled")
-            elif verb == "retry" and node.outcome not in (None, "succeeded") and place not in deleted:
+                spec.end([place], "cancelled")
+            elif verb == "retry" and outcome not in (None, "succeeded") and place not in deleted:
                 control.retry_jobs(members[place])
-                model.retry(node)
-            elif verb == "delete" and node.outcome is None:
+                spec.retry([place])
+            elif verb == "delete" and outcome is None:
                 change("DELETE FROM salon_jobs_job WHERE id = %s", members[place].id)
-                model.end(node, "cancelled")
+                spec.end([place], "cancelled")
                 deleted.add(place)
         elif running := claim(process_id):
             ending = running[number % len(running)]
@@ -189,8 +126,8 @@ def test_any_flow_behaves_like_model(process_id: int, hooks: Hooks, graph: Any, 
             place = next(place for place, member in enumerate(members) if member.id == ending.id)
             run(ending, process_id)
             change("UPDATE salon_jobs_job SET state = 'queued', leased_by = NULL WHERE state = 'running'")
-            model.end(model.nodes[place], {"succeed": "succeeded", "fail": "failed", "discard": "cancelled"}[verb])
-        assert states(order) == [node.state for node in model.nodes], verb
+            spec.end([place], {"succeed": "succeeded", "fail": "failed", "discard": "cancelled"}[verb])
+        assert states(order) == spec.states, verb
     assert FlowMember.objects.filter(move__isnull=False).count() == 0
 
 
@@ -205,13 +142,10 @@ def test_simultaneous_ends_start_follower_once(process_id: int) -> None:
     assert count() == 0
 
 
-@contextmanager
-def ended_but_not_committed(job: ClaimedJob, process_id: int) -> Iterator[None]:
-    """End a job in a transaction that stands where it decides about the flow, until the block ends."""
-    with transaction.atomic():
-        finish(job, process_id)
-        connection.cursor().execute("SET CONSTRAINTS ALL IMMEDIATE")
-        yield
+def end_uncommitted(job: ClaimedJob, process_id: int) -> None:
+    """End a job in the open transaction, up to where that has decided about the flow."""
+    finish(job, process_id)
+    connection.cursor().execute("SET CONSTRAINTS ALL IMMEDIATE")
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -219,7 +153,8 @@ def test_siblings_end_during_open_end(process_id: int, commits: bool) -> None:
     """They do not wait for each other; the last one waits for all."""
     order, _, last = fan_in(3)
     first, second, third = claim(process_id)
-    with ThreadPoolExecutor(1) as pool, ended_but_not_committed(first, process_id):
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        end_uncommitted(first, process_id)
         assert elsewhere(pool, lambda: finish_many([second], process_id)).result(LIMIT_S)
         end = elsewhere(pool, lambda: finish_many([third], process_id))
         wait_until_waiting()
@@ -238,10 +173,10 @@ def test_end_without_followers_never_waits(process_id: int) -> None:
         for number in range(2):
             order.add(tasks.in_flow.call(number))
     first, second = claim(process_id)
-    with ThreadPoolExecutor(1) as pool, transaction.atomic(using="owner"):
+    with ThreadPoolExecutor(1) as pool, transaction.atomic(using="owner"), transaction.atomic():
         seen("SELECT FROM salon_jobs_flow FOR UPDATE")
-        with ended_but_not_committed(first, process_id):
-            assert elsewhere(pool, lambda: finish_many([second], process_id)).result(LIMIT_S)
+        end_uncommitted(first, process_id)
+        assert elsewhere(pool, lambda: finish_many([second], process_id)).result(LIMIT_S)
     assert outcomes(order) == ["succeeded"] * 2
 
 
@@ -261,11 +196,9 @@ def test_member_added_behind_uncommitted_end(process_id: int, single: tuple[Flow
         with order:
             return order.add(tasks.in_flow.call(), after=first)
 
-    with ThreadPoolExecutor(1) as pool:
-        with ended_but_not_committed(job, process_id):
-            late = elsewhere(pool, add)
-            wait_until_waiting()
-        assert [late.result().id] == due()
+    with behind_transaction(add) as late:
+        end_uncommitted(job, process_id)
+    assert [late.result().id] == due()
 
 
 def test_member_added_while_predecessor_ends(process_id: int, single: tuple[Flow, Member, ClaimedJob]) -> None:
@@ -300,11 +233,9 @@ def test_retry_of_skipped_during_uncommitted_end(process_id: int) -> None:
     _, [failed, _], last = fan_in()
     control.cancel_jobs(failed)
     [job] = claim(process_id)
-    with ThreadPoolExecutor(1) as pool:
-        with ended_but_not_committed(job, process_id):
-            retry = elsewhere(pool, lambda: control.retry_jobs(last))
-            wait_until_waiting()
-        assert retry.result()[0].changed
+    with behind_transaction(lambda: control.retry_jobs(last)) as retry:
+        end_uncommitted(job, process_id)
+    assert retry.result()[0].changed
     assert due() == [last.id]
 
 
@@ -322,25 +253,19 @@ def first_runs_again(process_id: int, hooks: Hooks) -> tuple[Flow, Member, Claim
 def test_retry_behind_uncommitted_end(process_id: int, hooks: Hooks) -> None:
     """The end does not see that the retried one waits for it again, so who retries looks once it is committed."""
     order, second, job = first_runs_again(process_id, hooks)
-    with ThreadPoolExecutor(1) as pool:
-        with ended_but_not_committed(job, process_id):
-            retry = elsewhere(pool, lambda: control.retry_jobs(second))
-            wait_until_waiting()
-        assert retry.result()[0].changed
+    with behind_transaction(lambda: control.retry_jobs(second)) as retry:
+        end_uncommitted(job, process_id)
+    assert retry.result()[0].changed
     assert (due(), outcomes(order)) == ([second.id], ["succeeded", None])
 
 
 def test_retry_while_predecessor_ends(process_id: int, hooks: Hooks) -> None:
     """Who ends waits for the retry, and then sees who waits for it again."""
     order, second, job = first_runs_again(process_id, hooks)
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            control.retry_jobs(second)
-            with connection.cursor() as cursor:
-                cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            end = elsewhere(pool, lambda: finish_many([job], process_id))
-            wait_until_waiting()
-        assert end.result()
+    with behind_transaction(lambda: finish_many([job], process_id)) as end:
+        control.retry_jobs(second)
+        connection.cursor().execute("SET CONSTRAINTS ALL IMMEDIATE")
+    assert end.result()
     assert (due(), outcomes(order)) == ([second.id], ["succeeded", None])
 
 

@@ -39,7 +39,7 @@ from tests.support import (
     seen,
     waiting_count,
 )
-from tests.tasks import Hooks
+from tests.tasks import Hooks, raises
 from tests.waiting import LIMIT_S, eventually
 
 DAY = timedelta(days=1)
@@ -63,13 +63,6 @@ def follow_ups() -> list[tuple[Any, ...]]:
 def expire(process_id: int) -> None:
     change("UPDATE salon_jobs_job SET expires_at = now() - interval '1 s' WHERE state = 'queued'")
     run_due(process_id)
-
-
-def raises(error: Exception) -> Callable[..., None]:
-    def handler(**_: object) -> None:
-        raise error
-
-    return handler
 
 
 def lose_the_process(process_id: int) -> None:

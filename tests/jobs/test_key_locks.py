@@ -17,7 +17,7 @@ from salon_jobs.jobs import EnqueueAction, FanOutResult, JobHandle, registry
 from salon_jobs.jobs.options import KeyMode
 from salon_jobs.jobs.task import Task
 from tests import tasks
-from tests.support import change, claim, elsewhere, finish, seen, wait_until_waiting
+from tests.support import behind_transaction, change, claim, elsewhere, finish, seen, wait_until_waiting
 from tests.waiting import LIMIT_S
 
 LOCKS = """
@@ -98,22 +98,16 @@ def test_many_keys_take_one_lock(stores: list[UUID], count: int, locks: int) -> 
 
 def test_lock_of_many_keys_excludes_single_key(stores: list[UUID]) -> None:
     deduped = tasks.keyed.using(job_key_mode="unsafe_dedupe")
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            deduped.enqueue_many([tasks.keyed.call(store_id=stores[0], number=n) for n in range(1001)])
-            single = elsewhere(pool, lambda: deduped.enqueue(store_id=stores[1], number=1))
-            wait_until_waiting(1)
-        assert single.result(LIMIT_S).action is EnqueueAction.INSERTED
+    with behind_transaction(lambda: deduped.enqueue(store_id=stores[1], number=1)) as single:
+        deduped.enqueue_many([tasks.keyed.call(store_id=stores[0], number=n) for n in range(1001)])
+    assert single.result().action is EnqueueAction.INSERTED
 
 
 def test_unsafe_dedupe_keeps_concurrent_job(database: None) -> None:
     deduped = tasks.keyed_system.using(job_key="z", job_key_mode="unsafe_dedupe")
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            first = tasks.keyed_system.using(job_key="z", priority=5).enqueue(note="first")
-            second = elsewhere(pool, lambda: deduped.enqueue(note="second"))
-            wait_until_waiting(1)
-        assert second.result(LIMIT_S) == JobHandle(first.id, EnqueueAction.KEPT)
+    with behind_transaction(lambda: deduped.enqueue(note="second")) as second:
+        first = tasks.keyed_system.using(job_key="z", priority=5).enqueue(note="first")
+    assert second.result() == JobHandle(first.id, EnqueueAction.KEPT)
     assert seen("SELECT payload->>'note', priority FROM salon_jobs_job") == [("first", 5)]
 
 
@@ -147,13 +141,10 @@ def test_fan_out_meets_concurrent_job_by_mode(
 ) -> None:
     task = by_mode(mode)
     first = task.using(run_at=LATER, priority=5, queue="slow", max_attempts=9, job_key_mode="replace")
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic(), connection.cursor() as cursor:
-            handle = first.enqueue(store_id=stores[0], note="first")
-            cursor.execute("UPDATE salon_jobs_job SET attempts = 2")
-            fanned = elsewhere(pool, lambda: fan_out(task, note="second"))
-            wait_until_waiting(1)
-        assert fanned.result(LIMIT_S) == FanOutResult(inserted=2, kept=1)
+    with behind_transaction(lambda: fan_out(task, note="second")) as fanned:
+        handle = first.enqueue(store_id=stores[0], note="first")
+        connection.cursor().execute("UPDATE salon_jobs_job SET attempts = 2")
+    assert fanned.result() == FanOutResult(inserted=2, kept=1)
     columns = "payload->>'note', priority, queue, max_attempts, run_at <= now(), attempts"
     assert seen(f"SELECT {columns} FROM salon_jobs_job WHERE id = %s", handle.id) == [expected]
 

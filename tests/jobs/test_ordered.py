@@ -32,6 +32,7 @@ from tests import tasks
 from tests.jobs.rows import count, due
 from tests.support import (
     be_silent,
+    behind_transaction,
     change,
     claim,
     elsewhere,
@@ -45,7 +46,7 @@ from tests.support import (
     seen,
     wait_until_waiting,
 )
-from tests.tasks import Hooks
+from tests.tasks import Hook, Hooks, raises
 from tests.waiting import LIMIT_S
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -55,16 +56,7 @@ def add(customer: str = "a", number: int = 0, **options: Any) -> int:
     return tasks.ordered.using(**options).enqueue(customer, number).id
 
 
-def fail(**_: object) -> None:
-    raise OSError
-
-
-def discard(**_: object) -> None:
-    raise Discard("no")
-
-
-def snooze(**_: object) -> None:
-    raise Snooze(timedelta(hours=1))
+fail, discard, snooze = raises(OSError), raises(Discard("no")), raises(Snooze(timedelta(hours=1)))
 
 
 def is_clean() -> bool:
@@ -106,7 +98,7 @@ STEPS = st.lists(
     min_size=5,
     max_size=20,
 )
-HOW: dict[str, Callable[..., None]] = {"succeed": lambda **_: None, "fail": fail, "discard": discard, "snooze": snooze}
+HOW: dict[str, Hook] = {"succeed": lambda **_: None, "fail": fail, "discard": discard, "snooze": snooze}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
@@ -207,14 +199,10 @@ def test_simultaneous_enqueues_and_end_start_one(process_id: int) -> None:
 def test_end_waits_for_commit_of_enqueue(process_id: int) -> None:
     add()
     [job] = claim(process_id)
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            second = add()
-            connection.cursor().execute("SET CONSTRAINTS ALL IMMEDIATE")
-            end = elsewhere(pool, partial(finish_many, [job], process_id))
-            wait_until_waiting()
-            assert not end.done()
-        assert end.result(LIMIT_S)
+    with behind_transaction(partial(finish_many, [job], process_id)) as end:
+        second = add()
+        connection.cursor().execute("SET CONSTRAINTS ALL IMMEDIATE")
+    assert end.result()
     assert due() == [second]
 
 

@@ -48,8 +48,7 @@ def traces() -> list[Any]:
     return [None if trace is None else json.loads(trace) for (trace,) in jobs("trace")]
 
 
-def fail(**_: object) -> None:
-    raise RuntimeError("the till is closed")
+fail = tasks.raises(RuntimeError("the till is closed"))
 
 
 @pytest.mark.parametrize("alias", ["default", "web"])

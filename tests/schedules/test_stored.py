@@ -295,11 +295,7 @@ def test_job_that_ends_before_its_tick_is_written(monkeypatch: pytest.MonkeyPatc
 
 def test_failed_run_stays_in_history(process_id: int, hooks: Hooks) -> None:
     """Also once its job is pruned."""
-
-    def fail(note: str) -> None:
-        raise ZeroDivisionError
-
-    hooks.system = fail
+    hooks.system = tasks.raises(ZeroDivisionError)
     tick = hourly()
     fire(tick)
     change("UPDATE salon_jobs_job SET max_attempts = 1")

@@ -128,11 +128,7 @@ def test_job_not_begun_is_requeued(enqueued: int) -> None:
 )
 def test_raised_exception_is_the_end(work: Work, error: Exception, state: str, reason: str) -> None:
     """It is so for the row of an older release that allowed attempts, too."""
-
-    def end(**_: object) -> None:
-        raise error
-
-    job_id = work.add(end, tasks.once)
+    job_id = work.add(tasks.raises(error), tasks.once)
     change("UPDATE salon_jobs_job SET max_attempts = 25")
     work.run_due()
     assert end_of(job_id)[:3] == (state, reason, 1)

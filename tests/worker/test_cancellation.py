@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from salon_jobs.models import Job
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.deadlines import Cancellations
 from tests import tasks
-from tests.support import change, elsewhere, finish, moved_to, row_of, seen, wait_until_waiting
+from tests.support import behind_transaction, change, finish, row_of, seen
 from tests.waiting import LIMIT_S, eventually
 from tests.worker.effects import spin, write, written
 from tests.worker.ends import ENDS, RETURNS
@@ -30,6 +29,7 @@ from tests.worker.work import Work, error_classes, states
 
 ENDED = "SELECT state, reason, attempts, leased_by FROM salon_jobs_job ORDER BY id"
 CANCELLED = [("cancelled", "cancelled", 1, None)]
+NOW = datetime.now(UTC)
 ASKED = "still running; its worker was asked to end it"
 
 
@@ -203,19 +203,9 @@ def test_operator_retry_forgets_request(work: Work, running: Any) -> None:
     assert finish(again, work.process_id)
 
 
-@contextmanager
-def cancelling_meanwhile(job_id: int) -> Generator[None]:
-    """Cancel a job that the block changes in a transaction; the cancellation waits for its end."""
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            yield
-            cancelling = elsewhere(pool, lambda: cancel_jobs([job_id], using="operator"))
-            wait_until_waiting()
-        cancelling.result(LIMIT_S)
-
-
 def test_cancel_during_claim(work: Work) -> None:
-    with cancelling_meanwhile(work.add()):
+    job_id = work.add()
+    with behind_transaction(lambda: cancel_jobs([job_id], using="operator")):
         [job] = work.claim()
     assert work.leases.cancel_requests() == {(job.id, job.lease)}
 
@@ -223,7 +213,7 @@ def test_cancel_during_claim(work: Work) -> None:
 @pytest.mark.parametrize(("verb", "ended"), [("fail", CANCELLED), ("finish", [])])
 def test_cancel_during_end(running: Any, process_id: int, verb: str, ended: list[Any]) -> None:
     """A retry is cancelled; a success wins."""
-    with cancelling_meanwhile(running.id):
+    with behind_transaction(lambda: cancel_jobs([running.id], using="operator")):
         assert ENDS[verb](running, process_id)
     assert seen(ENDED) == ended
 
@@ -244,12 +234,9 @@ def test_cancel_of_job_that_stops_running(running: Any, process_id: int, verb: s
 
 @pytest.mark.parametrize(("verb", "ended"), [("finish", []), ("fail", ["cancelled"])])
 def test_end_waits_for_request(running: Any, process_id: int, verb: str, ended: list[str]) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic(using="operator"):
-            control._ask_to_end([running.id], "operator")
-            ending = elsewhere(pool, lambda: ENDS[verb](running, process_id))
-            wait_until_waiting()
-        assert ending.result(LIMIT_S)
+    with behind_transaction(lambda: ENDS[verb](running, process_id), using="operator") as ending:
+        control._ask_to_end([running.id], "operator")
+    assert ending.result()
     assert states() == ended
 
 
@@ -278,16 +265,16 @@ def test_web_role_cancels_in_its_store(work: Work, running: Any) -> None:
     ("state", "columns", "words"),
     [
         ("running", {}, "running"),
-        ("running", {"cancel_requested_at": "now()"}, "cancelling"),
+        ("running", {"cancel_requested_at": NOW}, "cancelling"),
         ("queued", {}, "queued"),
-        ("queued", {"run_at": "now() + interval '1 h'"}, "scheduled"),
-        ("running", {"run_at": "now() + interval '1 h'"}, "running"),
-        ("cancelled", {"reason": "'expired: waited 5 s, longer than 1 s'"}, "expired"),
+        ("queued", {"run_at": NOW + timedelta(days=1)}, "scheduled"),
+        ("running", {"run_at": NOW + timedelta(days=1)}, "running"),
+        ("cancelled", {"reason": "expired: waited 5 s, longer than 1 s"}, "expired"),
         ("cancelled", {}, "cancelled"),
-        ("failed", {"reason": "'JOB.TIMED_OUT'"}, "timed out"),
+        ("failed", {"reason": "JOB.TIMED_OUT"}, "timed out"),
         ("failed", {}, "failed"),
     ],
 )
-def test_timeliness_in_words(running: Any, state: str, columns: dict[str, str], words: str) -> None:
-    change(f"UPDATE salon_jobs_job SET {moved_to(state, **columns)}")
-    assert Job.objects.get(pk=running.id).timeliness == words
+def test_timeliness_in_words(state: str, columns: dict[str, Any], words: str) -> None:
+    job = {"state": state, "run_at": NOW, "attempts": 0, "reason": "", **columns}
+    assert Job(**job).timeliness == words

@@ -27,7 +27,7 @@ from salon_jobs.worker.chunk_claim import ChunkClaimer
 from salon_jobs.worker.chunks import joins_chunk
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
-from tests.support import change, chunk_of, elsewhere, leases_of, seen, wait_until_waiting
+from tests.support import behind_transaction, change, chunk_of, elsewhere, leases_of, seen
 from tests.tasks import Sale
 from tests.waiting import LIMIT_S, eventually
 from tests.worker.conftest import Busy
@@ -176,12 +176,9 @@ def test_locked_row_is_waited_for(work: Work) -> None:
     Calls(work)
     ids = add(work.stores[0], 0, 1)
     jobs = work.claim()
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("UPDATE salon_jobs_job SET attempts = attempts WHERE id = %s", [ids[1]])
-            running = elsewhere(pool, lambda: chunk_of(jobs, work.process_id).execute())
-            wait_until_waiting()
-        assert running.result(LIMIT_S) == Succeeded(finished=True)
+    with behind_transaction(lambda: chunk_of(jobs, work.process_id).execute()) as running:
+        connection.cursor().execute("UPDATE salon_jobs_job SET attempts = attempts WHERE id = %s", [ids[1]])
+    assert running.result() == Succeeded(finished=True)
     assert (rows(), written()) == ([], ["0", "1"])
 
 
@@ -231,7 +228,7 @@ def test_results_of_chunk(work: Work) -> None:
 
 
 def test_timeout_splits_chunk(work: Work, limit_runs: Callable[..., None], busy: Busy) -> None:
-    limit_runs(timeout=timedelta(seconds=0.2))
+    limit_runs(timeout=timedelta(seconds=0.02))
     calls = Calls(work)
 
     def handler(**call: Any) -> None:

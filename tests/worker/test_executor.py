@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from salon_jobs.core.outcomes import Cancelled, Errored, Left, NotStarted, Snooz
 from salon_jobs.jobs import registry
 from tests import tasks
 from tests.support import change, new_store_id, row_of, seen
+from tests.tasks import raises
 from tests.worker.work import Work, error_classes, errors, make_due, rows
 
 TOOK = "SELECT state, finished_at - started_at, started_at - claimed_at FROM salon_jobs_job"
@@ -40,13 +41,6 @@ def declared_for_parcels() -> Generator[Any]:
         yield send
     finally:
         registry.unregister("test-parcel")
-
-
-def raises(error: BaseException) -> Callable[..., Any]:
-    def body(**_: object) -> None:
-        raise error
-
-    return body
 
 
 def values(job_id: int, *columns: str) -> tuple[Any, ...]:
@@ -188,7 +182,7 @@ def test_attempts_end_in_failed(work: Work) -> None:
     found = seen("SELECT attempt, store_id, error_class, message, traceback FROM salon_jobs_job_error ORDER BY id")
     said = (work.stores[0], "builtins.RuntimeError", "boom")
     assert [error[:4] for error in found] == [(attempt, *said) for attempt in (1, 2, 3)]
-    assert all("in body\n" in error[4] for error in found)
+    assert all("in hook\n" in error[4] for error in found)
     assert work.events == ["job_retried", "job_retried", "job_failed"]
     logged = [record for record in work.log.records if vars(record).get("event") in ("job_retried", "job_failed")]
     assert [vars(record)["event_fields"]["error"] for record in logged] == ["boom"] * 3

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ from tests import tasks
 from tests.support import (
     another_process,
     be_silent,
+    behind_transaction,
     change,
     claim,
     elsewhere,
@@ -47,19 +47,6 @@ SUPERSEDED = ("cancelled", "superseded")
 
 def rescued(process_id: int) -> RescueCounts:
     return rescue_process(process_id, timedelta(seconds=15), using="default")
-
-
-@contextmanager
-def at_the_same_time(work: Callable[[], Any]) -> Generator[list[Future[Any]]]:
-    """Open a transaction, start something that waits for it at the end of the block, and wait until it is done."""
-    found: list[Future[Any]] = []
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            yield found
-            found.append(elsewhere(pool, work))
-            wait_until_waiting()
-            assert not found[0].done()
-        found[0].result(LIMIT_S)
 
 
 @pytest.mark.parametrize("keep", [0, 60], ids=["deleted", "kept"])
@@ -150,9 +137,9 @@ def test_rescue_waits_for_claim_in_flight(work: Work) -> None:
     """It includes the jobs of that claim."""
     job_id = work.add()
     be_silent(work.process_id)
-    with at_the_same_time(lambda: rescued(work.process_id)) as rescue:
+    with behind_transaction(lambda: rescued(work.process_id)) as rescue:
         work.claim()
-    assert rescue[0].result() == RescueCounts(processes=1, queued=1)
+    assert rescue.result() == RescueCounts(processes=1, queued=1)
     row = row_of(job_id)
     found = [row[name] for name in ("state", "attempts", "rescues", "leased_by", "lease")]
     assert found == ["queued", 0, 1, None, 0]
@@ -161,27 +148,27 @@ def test_rescue_waits_for_claim_in_flight(work: Work) -> None:
 def test_claim_behind_rescue_gets_nothing(work: Work) -> None:
     work.add()
     be_silent(work.process_id)
-    with at_the_same_time(work.claim) as late:
+    with behind_transaction(work.claim) as late:
         rescued(work.process_id)
-    assert late[0].result() == []
+    assert late.result() == []
     assert states() == ["queued"]
 
 
 def test_beat_wins_against_waiting_rescue(work: Work) -> None:
     work.claim_one()
     be_silent(work.process_id)
-    with at_the_same_time(lambda: rescued(work.process_id)) as rescue:
+    with behind_transaction(lambda: rescued(work.process_id)) as rescue:
         Process.objects.filter(pk=work.process_id).update(heartbeat_at=seen("SELECT clock_timestamp()")[0][0])
-    assert rescue[0].result() == RescueCounts()
+    assert rescue.result() == RescueCounts()
     assert states() == ["running"]
 
 
 def test_two_rescues_count_once(work: Work) -> None:
     work.claim_one()
     be_silent(work.process_id)
-    with at_the_same_time(lambda: rescued(work.process_id)) as second:
+    with behind_transaction(lambda: rescued(work.process_id)) as second:
         assert rescued(work.process_id) == RescueCounts(processes=1, queued=1)
-    assert second[0].result() in (RescueCounts(), RescueCounts(processes=1))
+    assert second.result() in (RescueCounts(), RescueCounts(processes=1))
     assert seen("SELECT state, rescues FROM salon_jobs_job") == [("queued", 1)]
 
 
@@ -193,7 +180,7 @@ def test_twin_committing_meanwhile(work: Work, verb: str) -> None:
     jobs = work.claim()
     if verb == "rescue":
         change("DELETE FROM salon_jobs_process")
-    with at_the_same_time(lambda: [RETURNS[verb](job, work.process_id) for job in jobs]):
+    with behind_transaction(lambda: [RETURNS[verb](job, work.process_id) for job in jobs]):
         work.add(None, tasks.keyed, number=1)
     assert states() == ["queued", "cancelled", "queued", "queued"]
     assert seen("SELECT reason FROM salon_jobs_job WHERE state = 'cancelled'") == [("superseded",)]
@@ -307,10 +294,10 @@ def test_twin_gone_when_failure_wakes(work: Work, verb: str) -> None:
 
 def test_claim_during_enqueue_of_twin(work: Work) -> None:
     job_id = work.add(None, tasks.keyed, number=1)
-    with at_the_same_time(lambda: work.add(None, tasks.keyed, number=1)) as newer:
+    with behind_transaction(lambda: work.add(None, tasks.keyed, number=1)) as newer:
         [older] = work.claim()
-    assert newer[0].result() != older.id == job_id
-    change("DELETE FROM salon_jobs_job WHERE id = %s", newer[0].result())
+    assert newer.result() != older.id == job_id
+    change("DELETE FROM salon_jobs_job WHERE id = %s", newer.result())
     RETURNS["fail"](older, work.process_id)
     assert ends() == [SUPERSEDED]
 

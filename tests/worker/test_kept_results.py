@@ -167,11 +167,7 @@ def test_keep_result_of_one_enqueue(work: Work) -> None:
 
 def test_public_id_and_errors_of_result(work: Work) -> None:
     """A retry and a rescue keep the public id, and the errors stay with the result until it is pruned."""
-
-    def explode(**_: object) -> None:
-        raise ZeroDivisionError
-
-    work.hooks.system = explode
+    work.hooks.system = tasks.raises(ZeroDivisionError)
     task, public_id = tasks.kept_result, uuid4()
     new = task.new_job(task.payload.bind((), {}), task.options)
     enqueue.add(replace(new, public_id=public_id), using="default")

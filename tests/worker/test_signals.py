@@ -17,6 +17,7 @@ from salon_jobs.jobs.current import running
 from salon_jobs.signals import job_enqueued, job_finished, job_started
 from tests import tasks
 from tests.support import change, job_row, run_due, seen
+from tests.tasks import raises
 from tests.worker.work import Work
 
 Heard = list[tuple[Any, ...]]
@@ -44,13 +45,6 @@ def heard() -> Iterator[Heard]:
     for signal, receiver in signals:
         assert signal.disconnect(receiver)
         assert not signal.receivers, "nothing is done where nobody listens"
-
-
-def raises(error: BaseException) -> Any:
-    def body(**_: object) -> None:
-        raise error
-
-    return body
 
 
 @pytest.mark.parametrize("declared", [tasks.system, tasks.in_store])

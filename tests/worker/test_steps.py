@@ -30,7 +30,7 @@ from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.management.operator import run as terminal
 from tests.plans.explain import signed_in
-from tests.support import another_process, change, claim, elsewhere, run, running_job, seen, wait_until_waiting
+from tests.support import another_process, behind_transaction, change, claim, elsewhere, run, running_job, seen
 from tests.waiting import LIMIT_S
 from tests.worker.effects import write, written
 from tests.worker.work import JOBS, Work, make_due, shown_to_people
@@ -275,12 +275,9 @@ def test_step_and_lost_lease_in_turn(work: Work, first: str) -> None:
         lambda: work.leases.requeue([(job.id, job.lease)]),
     ]
     step_is_first = first == "the step"
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            assert done[not step_is_first]()
-            waiting = elsewhere(pool, done[step_is_first])
-            wait_until_waiting()
-        assert (waiting.result(LIMIT_S) is False) is not step_is_first
+    with behind_transaction(done[step_is_first]) as waiting:
+        assert done[not step_is_first]()
+    assert (waiting.result() is False) is not step_is_first
     assert [row[0] for row in seen(STEPS)] == ["a"] * step_is_first, "and the next run, claimed after it, sees it"
     assert [each.id for each in claim(another_process())] == [job.id]
 

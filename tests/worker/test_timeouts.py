@@ -40,7 +40,7 @@ from tests.worker.effects import spin, write, written
 from tests.worker.work import SLEEPING, Work, error_classes, errors, rows
 
 LimitRuns = Callable[..., None]
-SHORT = timedelta(seconds=0.2)
+SHORT = timedelta(seconds=0.02)
 MINUTE = timedelta(minutes=1)
 TIMED_OUT = (1, "salon_jobs.core.errors.TimedOut", "JOB.TIMED_OUT")
 
@@ -81,7 +81,7 @@ def test_timeout_rolls_back_and_retries(
     assert "in handler\n" in seen("SELECT traceback FROM salon_jobs_job_error")[0][0]
     assert work.events == ["job_timed_out", "job_retried"]
     [fields] = work.fields("job_timed_out")
-    assert {"timeout_s": 0.2, "store_id": work.stores[0], "code": "JOB.TIMED_OUT"}.items() <= fields.items()
+    assert {"timeout_s": 0.02, "store_id": work.stores[0], "code": "JOB.TIMED_OUT"}.items() <= fields.items()
     assert work.fields("job_retried")[0]["code"] == "JOB.TIMED_OUT"
     assert seen(SLEEPING) == [(0,)]
 
@@ -333,7 +333,7 @@ def test_expired_run_in_traces_and_metrics(work: Work, limit_runs: LimitRuns, mo
 
 def test_timeout_of_last_attempt(work: Work, limit_runs: LimitRuns) -> None:
     """The job has failed; admin and command line show the error with its code."""
-    limit_runs(timeout=SHORT)
+    limit_runs(timeout=timedelta(seconds=0.2))
     job_id = work.run_on_thread(spin, tasks.system.using(max_attempts=1))
     assert seen("SELECT state, reason FROM salon_jobs_job") == [("failed", "JOB.TIMED_OUT")]
     plain, as_json = StringIO(), StringIO()
