@@ -11,6 +11,8 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Max, Min, Q, QuerySet
+from django.db.models.functions import Greatest, Least
+from django.db.models.lookups import GreaterThanOrEqual, LessThanOrEqual
 
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import StoreId
@@ -36,6 +38,12 @@ REQUIRED_FEATURES: Final = (
 def finite(*instants: str) -> Q:
     """Return the condition that these columns have no infinite value, which would make every read of the row fail."""
     return Q(**{f"{name}__range": (EARLIEST, LATEST) for name in instants})
+
+
+def all_finite(*instants: str) -> Q:
+    """Return the same for several columns in half the text, which counts where jobs are added one by one."""
+    # Neither function sees NULL.
+    return Q(GreaterThanOrEqual(Least(*instants), EARLIEST), LessThanOrEqual(Greatest(*instants), LATEST))
 
 
 class InstantField(DateTimeField):

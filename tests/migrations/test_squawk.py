@@ -27,6 +27,8 @@ EXCLUDED = {
 # Tables that are made in the same migration: nobody waits for the validation of their keys.
 _MAKE_TABLES = ("0001_tables", "0005_membership", "0006_source_file")
 NOBODY_WAITS = {(f"salon.{name}.sql", "constraint-missing-not-valid") for name in _MAKE_TABLES}
+# The same statement adds checks that allow as much.
+REPLACED = {("salon_jobs.0008_shorter_checks.sql", "ban-drop-constraint")}
 
 
 def written(folder: Path, direction: str) -> list[Path]:
@@ -61,7 +63,7 @@ def test_migrations_pass_squawk(database: None, tmp_path: Path, direction: str) 
     assert {"salon_jobs.0001_initial.sql", "salon.0001_tables.sql"} < {path.name for path in paths}
     hidden = [path.name for path in paths if "CANNOT BE WRITTEN AS SQL" in path.read_text()]
     assert hidden == []
-    assert {(file, rule) for file, _, rule in findings(paths, direction)} - NOBODY_WAITS == set()
+    assert {(file, rule) for file, _, rule in findings(paths, direction)} - NOBODY_WAITS - REPLACED == set()
 
 
 def test_squawk_finds_bad_migrations(tmp_path: Path) -> None:

@@ -163,9 +163,9 @@ def test_detaching_waits_for_the_reader() -> None:
     event, (ours, theirs) = ListenerEvent(), socket.socketpair()
     begun, may_end = threading.Event(), threading.Event()
 
-    def read() -> None:
+    def read() -> bool:
         begun.set()
-        assert may_end.wait(LIMIT_S)
+        return not may_end.wait(LIMIT_S)
 
     waiter = threading.Thread(target=event.wait, args=(LIMIT_S,), daemon=True)
     detacher = threading.Thread(target=event.detach, daemon=True)
@@ -182,6 +182,31 @@ def test_detaching_waits_for_the_reader() -> None:
     event.set()
     waiter.join(LIMIT_S)
     assert not waiter.is_alive()
+
+
+def test_reader_rests_until_event_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After what was for others, however much more of it arrives."""
+    monkeypatch.setattr(listener, "_REST_S", LIMIT_S)
+    event, (ours, theirs) = ListenerEvent(), socket.socketpair()
+    reads = list[float]()
+
+    def read() -> bool:
+        reads.append(time.monotonic())
+        return True
+
+    waiter = threading.Thread(target=event.wait, daemon=True)
+    with ours, theirs:
+        theirs.send(b"for others")  # nobody takes it out
+        event.attach(ours.fileno(), read)
+        waiter.start()
+        eventually(lambda: reads)
+        event.end_poll()
+        eventually(lambda: len(reads) > 1)
+        event.set()
+        waiter.join(LIMIT_S)
+        assert not waiter.is_alive()
+        assert len(reads) == 2
+        event.detach()
 
 
 def test_event_set_during_clear_is_not_lost() -> None:

@@ -10,7 +10,7 @@ import pytest
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.worker import buffer as local_queue
 from salon_jobs.worker.buffer import JobBuffer
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, eventually
 
 
 class Clock:
@@ -50,6 +50,11 @@ class Queue(JobBuffer):
         assert taken is not None
         self.threads[taken.id, taken.lease] = thread
         return taken
+
+    @property
+    def asleep(self) -> list[int]:
+        """Return the threads that wait for a job, the last one last."""
+        return self._sleeping
 
     def has_run(self, taken: ClaimedJob) -> None:
         thread = self.threads.pop((taken.id, taken.lease))
@@ -165,6 +170,25 @@ def test_take_waits_until_closed() -> None:
     queue.close()
     join(*workers)
     assert got == [7]
+
+
+def test_last_thread_that_slept_wakes_first() -> None:
+    queue, taken = Queue(3), list[int]()
+
+    def work(thread: int) -> None:
+        while queue.take(thread) is not None:
+            taken.append(thread)
+
+    workers = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(3)]
+    for started in ([1], [1, 0], [1, 0, 2]):
+        workers[started[-1]].start()
+        eventually(lambda: queue.asleep, started)
+    for _ in range(3):
+        queue.put([job(1)])
+        eventually(lambda: queue.asleep, [1, 0, 2])
+    queue.close()
+    join(*workers)
+    assert taken == [2, 2, 2]
 
 
 def test_close_returns_unstarted_jobs_once(clock: Clock) -> None:
