@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ _NAMES = re.compile(
 _SURE = {"confirmed": "1", "store": ""}
 
 
+@cache
 def other(message: str) -> str:
     """Translate a text into letters of twice the width, which no data below have."""
     parts = _KEPT.split(message.rpartition("\x04")[2])
