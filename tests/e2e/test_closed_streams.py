@@ -21,9 +21,7 @@ pytestmark = pytest.mark.usefixtures("database")
 @pytest.mark.parametrize(
     ("command", "closed"),
     [
-        ("runworker", ">&- 2>&-"),
         ("runworker", "<&- >&- 2>&-"),
-        ("runworker", "2>&-"),
         ("salon_jobs worker", ">&-"),
         ("runscheduler", ">&- 2>&-"),
         ("relay_outbox", ">&- 2>&-"),

@@ -47,7 +47,6 @@ WORK: dict[str, Callable[[list[UUID], Path], None]] = {"worker": do_job, "relay"
 @pytest.mark.parametrize(
     ("kind", "arguments", "rows"),
     [
-        (WorkerProcess, (), 1),
         (WorkerProcess, ("--with-scheduler", "--with-relay", "--with-consumer"), 2),
         (SchedulerProcess, (), 1),
         (RelayProcess, (), 1),

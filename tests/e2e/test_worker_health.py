@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from project.local.ports import free_port
-from project.local.postgres import EmbeddedPostgres
-from tests.databases import URLS, spare_database
+from tests.databases import spare_database
 from tests.e2e import tasks
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.worker_process import URL, WorkerProcess
-from tests.interpreter import succeed
 from tests.metrics import of, scraped
+from tests.servers.forwarder import Forwarder
 from tests.settings import PASSWORD, url_for
 from tests.support import freeze, row_of, seen
 from tests.waiting import eventually
@@ -28,37 +29,38 @@ WORKER = "worker_runtime"
 FAST: dict[str, Any] = {"POLL_INTERVAL": 0.2}
 
 
-def test_database_that_goes_away_and_comes_back(migrated: None) -> None:
-    with EmbeddedPostgres(fsync=False) as server:
-        urls = {variable: url_for(role, "salon", server=server.url) for variable, role in URLS.items()}
-        succeed("bootstrap_roles", "--database", "salon", DATABASE_URL_BOOTSTRAP=server.url)
-        succeed("migrate", "--verbosity", "0", **urls)
-        server.stop()
+@pytest.fixture
+def way() -> Iterator[Forwarder]:
+    """Return what is between the worker and the database, whose connections it refuses for now."""
+    forwarder = Forwarder(urlsplit(URL).port or 5432)
+    forwarder.open()
+    forwarder.cut()
+    yield forwarder
+    forwarder.cut()
 
-        def run_a_job() -> None:
-            with psycopg.connect(url_for(None, "salon", server=server.url), autocommit=True) as owner:
-                added = owner.execute("INSERT INTO salon_jobs_job (task) VALUES ('ping') RETURNING id").fetchall()
-            worker.wait_for("job_succeeded", job_id=added[0][0])
 
-        with WorkerProcess(url=urls["WORKER_DATABASE_URL"], **FAST) as worker:
-            scrape = partial(scraped, worker.address)
-            worker.wait_for("waiting", code="WORKER.NOT_READY")
-            for is_new in (True, False):
-                assert worker.ask("/healthz") == (200, {"status": "ok"})
-                status, answer = worker.ask("/readyz")
-                assert (status, answer["code"]) == (503, "WORKER.NOT_READY")
-                if not is_new:
-                    worker.wait_for("database_lost", loop="claim")
-                    # What is ill is not asked: the metrics are there, and say how old they are.
-                    eventually(lambda: of(scrape(), "finished_total", task="ping", outcome="succeeded"), 1)
-                    eventually(lambda: of(scrape(), "loop_age_seconds", loop="claim") > 1)
-                server.start()
-                run_a_job()
-                worker.wait_until_ready()
-                if is_new:
-                    server.stop()
-            assert worker.end() == 0
-            assert PASSWORD not in worker.output
+def test_database_that_goes_away_and_comes_back(database: None, way: Forwarder) -> None:
+    url = URL.replace(f":{way.target_port}/", f":{way.port}/")
+    with WorkerProcess(url=url, **FAST) as worker:
+        scrape = partial(scraped, worker.address)
+        worker.wait_for("waiting", code="WORKER.NOT_READY")
+        for is_new in (True, False):
+            assert worker.ask("/healthz") == (200, {"status": "ok"})
+            status, answer = worker.ask("/readyz")
+            assert (status, answer["code"]) == (503, "WORKER.NOT_READY")
+            if not is_new:
+                worker.wait_for("database_lost", loop="claim")
+                # What is ill is not asked: the metrics are there, and say how old they are.
+                eventually(lambda: of(scrape(), "finished_total", task="ping", outcome="succeeded"), 1)
+                eventually(lambda: of(scrape(), "loop_age_seconds", loop="claim") > 1)
+            way.open()
+            [(job_id,)] = seen("INSERT INTO salon_jobs_job (task) VALUES ('ping') RETURNING id")
+            worker.wait_for("job_succeeded", job_id=job_id)
+            worker.wait_until_ready()
+            if is_new:
+                way.cut()
+        assert worker.end() == 0
+        assert PASSWORD not in worker.output
 
 
 def test_hanging_database_is_reported_at_once(database: None) -> None:
