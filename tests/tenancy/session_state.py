@@ -146,7 +146,7 @@ class JobSequence:
         for kind, store, _ in self._jobs:
             kind(store, lambda: next(bodies)())  # noqa: PLW0108 - the next one when it runs
         change("UPDATE salon_jobs_job SET run_at = now() + interval '1 hour' WHERE attempts > 0 AND state = 'queued'")
-        jobs = sorted(claim(self._process_id), key=lambda job: job.id)
+        jobs = sorted(claim(self._process_id, len(self._jobs)), key=lambda job: job.id)
         assert len(jobs) == len(self._jobs)
         with running_on_a_thread(self._process_id, []) as self.runner:
             self.runner.end_all(jobs)

@@ -107,9 +107,14 @@ def test_every_table_has_rows_of_each_store(scene: Scene) -> None:
 
 @pytest.mark.parametrize("role", [*LOGINS, *OWNERS])
 def test_role_reaches_exactly_what_is_declared(scene: Scene, role: str) -> None:
+    """What is refused for want of a privilege is tried once, and TRUNCATE: neither gets as far as the policies."""
     with logged_in(role) as connection:
         tables = {name: Attempts(connection, name, table, scene) for name, table in MATRIX.items()}
-        each = list(product(MODES, tables, COMMANDS))
+        each = [
+            (mode, name, command)
+            for mode, name, command in product(MODES, tables, COMMANDS)
+            if mode == "own store" or (MATRIX[name].right(role).may(command) and command != "TRUNCATE")
+        ]
         seen = {(mode, name, command): tables[name].outcome(mode, command) for mode, name, command in each}
     assert seen == {
         (mode, name, command): expected(scene, name, role, mode, command, by_store=tables[name].by_store)

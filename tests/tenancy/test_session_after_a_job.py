@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -80,17 +81,18 @@ def assert_replaced(before: list[Any], after: list[Any]) -> None:
 @every_kind
 def test_next_job_finds_session_as_connected(stores: list[UUID], jobs: Jobs, kind: Kind) -> None:
     successors = (in_system, in_store, outside)
-    for name, texts in STATEMENTS.items():
+    sequence = jobs()
+    for successor in successors:
+        sequence.note(successor, stores[0])
+    for texts, way in product(STATEMENTS.values(), (execute, by_psycopg)):
         statements = [text.format(store=stores[1], role="worker_runtime") for text in texts]
-        sequence = jobs()
         for successor in successors:
-            sequence.note(successor, stores[0])
-        for way in (execute, by_psycopg):
-            for successor in successors:
-                sequence.then(kind, stores[1], partial(way, *statements)).note(successor, stores[0])
-        states = sequence.run()
-        assert states[3:] == [*states[:3], *states[:3]], name
-        assert [each[-1] for each in states[:3]] == [[], [stores[0]], []], name
+            sequence.then(kind, stores[1], partial(way, *statements)).note(successor, stores[0])
+    states = sequence.run()
+    before = states[:3]
+    for place, name in enumerate(STATEMENTS):
+        assert states[3 + 6 * place : 9 + 6 * place] == before * 2, name
+    assert [each[-1] for each in before] == [[], [stores[0]], []]
     assert_all_succeeded()
 
 
