@@ -12,6 +12,7 @@ from psycopg import sql
 
 from tests.databases import rows
 from tests.interpreter import manage, succeed
+from tests.migrations.operations import succeed_together
 from tests.settings import url_for
 
 pytestmark = pytest.mark.process
@@ -25,7 +26,7 @@ ODD: Final = {
     "quote_all_identifiers": "on",
     "transform_null_equals": "on",
 }
-ENQUEUE_AND_READ: Final = """
+CODE: Final = """
 from datetime import timedelta
 from django.db import connection
 from tests.migrations.plain.tasks import ping
@@ -34,6 +35,8 @@ with connection.cursor() as cursor:
     print(cursor.fetchone())
 ping.enqueue()
 """
+ENQUEUE_AND_READ: Final = ("shell", "-v", "0", "-c", CODE)
+MIGRATE: Final = ("migrate", "--verbosity", "0")
 
 
 @pytest.fixture
@@ -52,12 +55,10 @@ def test_values_written_in_odd_formats(fresh: str, plain: dict[str, str]) -> Non
     """Settings of the server that change how values are written change nothing for migrations, jobs and the doctor."""
     for name, value in ODD.items():
         alter(fresh, name, sql.Literal(value))
-    succeed("migrate", "--verbosity", "0", **plain)
-    succeed("migrate", "--verbosity", "0", **plain)  # which reads when the first was
-    succeed("check", "--database", "default", **plain)
-    assert succeed("shell", "-v", "0", "-c", ENQUEUE_AND_READ, **plain).strip() == (
-        "(datetime.timedelta(days=-2, seconds=82799), datetime.date(2026, 2, 1))"  # the order remains that of DMY
-    )
+    # The second reads when the first was.
+    read = succeed_together(MIGRATE, MIGRATE, ("check", "--database", "default"), ENQUEUE_AND_READ, **plain)
+    # The order remains that of DMY.
+    assert "(datetime.timedelta(days=-2, seconds=82799), datetime.date(2026, 2, 1))" in read
     succeed("runworker", "--burst", **plain)
     assert rows(fresh, "SELECT task, state FROM salon_jobs_job") == []  # it succeeded
     assert json.loads(succeed("salon_jobs", "doctor", "--json", **plain))["drifts"] == []
@@ -68,10 +69,8 @@ def test_search_path_as_list(fresh: str, plain: dict[str, str]) -> None:
     with psycopg.connect(url_for(None, fresh), autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE SCHEMA a AUTHORIZATION {}").format(sql.Identifier(fresh)))
     alter(fresh, "search_path", sql.SQL("a, public"))
-    succeed("migrate", "--verbosity", "0", **plain)
-    succeed("migrate", "--verbosity", "0", **plain)
+    succeed_together(MIGRATE, MIGRATE, ENQUEUE_AND_READ, **plain)
     assert rows(fresh, "SELECT schemaname FROM pg_tables WHERE tablename = 'salon_jobs_job'") == [("a",)]
-    succeed("shell", "-v", "0", "-c", ENQUEUE_AND_READ, **plain)
     succeed("runworker", "--burst", **plain)
     [drift] = json.loads(succeed("salon_jobs", "doctor", "--json", **plain))["drifts"]
     assert (drift["kind"], drift["found"], drift["needs_decision"]) == ("setting", "search_path = a, public", True)
@@ -79,7 +78,7 @@ def test_search_path_as_list(fresh: str, plain: dict[str, str]) -> None:
 
 def test_search_path_in_one_pair_of_quotes(fresh: str, plain: dict[str, str]) -> None:
     """A list that is quoted as a whole names one schema: everything says so that needs the tables."""
-    succeed("migrate", "--verbosity", "0", **plain)
+    succeed(*MIGRATE, **plain)
     alter(fresh, "search_path", sql.Literal("a, public"))
     path = 'search_path = "a, public" (source: database)'
     done = manage("migrate", **plain)
