@@ -25,7 +25,7 @@ from tests.worker.conftest import Busy
 from tests.worker.effects import spin
 from tests.worker.work import Work, rows
 
-COUNT = 4
+COUNT = 2
 
 
 class Held:
