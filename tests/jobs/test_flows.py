@@ -40,7 +40,6 @@ from tests.support import (
     leases_of,
     run,
     run_due,
-    run_on_threads,
     seen,
     wait_until_waiting,
 )
@@ -633,14 +632,3 @@ def test_rescued_member_starts_followers_when_failed(process_id: int) -> None:
         leases_of(process_id).rescue("gone")
         assert due() == ([last.id] if deaths == 3 else [first.id])
     assert outcomes(order) == ["failed", None]
-
-
-def test_worker_runs_graph_on_threads(process_id: int) -> None:
-    with flow("graph") as graph:
-        layers = [[graph.add(tasks.in_flow.call()) for _ in range(10)]]
-        for _ in range(3):
-            layers.append([graph.add(tasks.in_flow.call(), after=layers[-1]) for _ in range(10)])
-    for _ in range(4):
-        run_on_threads(process_id)
-    assert set(outcomes(graph)) == {"succeeded"}
-    assert not FlowEdge.objects.exists()

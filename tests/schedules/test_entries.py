@@ -123,15 +123,9 @@ def test_wrong_option_registers_nothing(options: dict[str, Any], message: str) -
     assert cron_entries.all() == ()
 
 
-def test_due_ticks_follow_the_last_one() -> None:
-    due = due_ticks(entry("* * * * *"), NOW - 3 * MINUTE, NOW)
-    assert due.ticks == (NOW - 2 * MINUTE, NOW - MINUTE, NOW)
-    assert (due.missed, due.after) == (0, NOW - 3 * MINUTE)
-    assert due_ticks(entry("* * * * *"), NOW, NOW + timedelta(seconds=59)).ticks == ()
-
-
 def test_grace_without_backfill() -> None:
-    """A short pause loses nothing, and what a long one misses is counted."""
+    """A short pause loses nothing, and what a long one misses is counted. A backfill only widens it."""
+    assert due_ticks(entry("56 11 * * *", backfill=MINUTE), NOW - HOUR, NOW).ticks == (NOW - 4 * MINUTE,)
     daily = entry("55 11 * * *")
     tick = NOW - GRACE
     assert due_ticks(daily, NOW - DAY, NOW).ticks == (tick,)
@@ -140,13 +134,6 @@ def test_grace_without_backfill() -> None:
     minutely = due_ticks(entry("* * * * *"), NOW - HOUR, NOW)
     assert (len(minutely.ticks), minutely.ticks[0], minutely.missed) == (6, NOW - GRACE, 54)
     assert NOW - GRACE - MINUTE < minutely.after < NOW - GRACE, "what is missed can be given up before the rest fires"
-
-
-def test_backfill_only_widens_the_window() -> None:
-    due = due_ticks(entry("0 * * * *", backfill=6 * HOUR), NOW - DAY, NOW)
-    assert due.ticks == tuple(NOW - hours * HOUR for hours in range(6, -1, -1))
-    assert due.missed == 17
-    assert due_ticks(entry("56 11 * * *", backfill=MINUTE), NOW - HOUR, NOW).ticks == (NOW - 4 * MINUTE,)
 
 
 def test_clock_going_back_gives_nothing() -> None:

@@ -27,7 +27,6 @@ from salon_jobs.db import statements
 from salon_jobs.jobs import enqueue
 from salon_jobs.jobs.pruning import prune_jobs
 from salon_jobs.models import Schedule
-from salon_jobs.schedules import stored
 from salon_jobs.schedules.due import StoredSchedules
 from salon_jobs.schedules.scheduler import Scheduler
 from salon_jobs.schedules.stored import next_tick
@@ -549,11 +548,3 @@ def test_one_batch_for_all_stores(stores: list[UUID], monkeypatch: pytest.Monkey
 def test_coroutine_adds_schedule() -> None:
     handle = async_to_sync(aschedule)(call("x"), "0 9 * * 1", timezone="Asia/Tokyo", key="k")
     assert (handle.action, handle.next_at) == ("created", tick_of())
-
-
-def test_nothing_of_a_row_is_remembered() -> None:
-    """What is remembered is arithmetic: a line, a zone and an instant have one next tick for ever."""
-    assert {name for name in vars(stored) if hasattr(vars(stored)[name], "cache_info")} == {
-        "expression_of",
-        "_next_of_line",
-    }

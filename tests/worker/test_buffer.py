@@ -162,16 +162,6 @@ def join(*threads: threading.Thread) -> None:
         assert not thread.is_alive()
 
 
-def test_take_waits_until_closed() -> None:
-    queue, got = JobBuffer(2), list[int]()
-    workers = take_all(queue, got, 2)
-    queue.put([job(7)])
-    assert queue.wait_idle(LIMIT_S)
-    queue.close()
-    join(*workers)
-    assert got == [7]
-
-
 def test_last_thread_that_slept_wakes_first() -> None:
     queue, taken = Queue(3), list[int]()
 

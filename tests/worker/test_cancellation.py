@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection, connections, transaction
 
-from salon_jobs import Snooze, current_job, tenant_context
+from salon_jobs import current_job, tenant_context
 from salon_jobs.control import ActionResult, cancel_jobs
 from salon_jobs.core.errors import CancelRequested
 from salon_jobs.jobs import control
@@ -84,14 +84,6 @@ def test_success_despite_request(work: Work) -> None:
 
     cancel_running(work, handler, ends=())
     assert written() == ["effect"]
-
-
-def test_snooze_of_cancelled_job(work: Work) -> None:
-    def handler() -> None:
-        until_cancelled()
-        raise Snooze(timedelta(0))
-
-    cancel_running(work, handler, tasks.system)
 
 
 def swallow() -> None:

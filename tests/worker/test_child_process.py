@@ -18,7 +18,7 @@ import pytest
 from salon_jobs.worker import in_flight
 from salon_jobs.worker.child import ControlChannel
 from salon_jobs.worker.child_process import relay_lines
-from salon_jobs.worker.in_flight import NEVER, IdleTable, InFlightTable
+from salon_jobs.worker.in_flight import IdleTable, InFlightTable
 from tests.waiting import LIMIT_S
 
 
@@ -105,15 +105,6 @@ def test_runs_of_killed_process() -> None:
             os.kill(writer.pid, signal.SIGKILL)
         (run,) = InFlightTable(3, fileno=fileno).shown()
     assert (run.slot, run.job_id, run.lease, run.kill_at) == (1, 12, 2, 99.5)
-
-
-def test_private_table() -> None:
-    table = InFlightTable(2)
-    table.show(0, 5, 7)
-    (run,) = table.shown()
-    assert (run.job_id, run.lease, run.kill_at) == (5, 7, NEVER)
-    table.clear(0)
-    assert table.shown() == []
 
 
 def test_first_idle_process_answers(monkeypatch: pytest.MonkeyPatch) -> None:

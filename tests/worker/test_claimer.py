@@ -16,7 +16,6 @@ import pytest
 from django.db import OperationalError, ProgrammingError, connection, connections, transaction
 from django.test import override_settings
 
-from salon_jobs import fan_out
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db import statements
 from salon_jobs.jobs.limits import limit, load_limits, pause, resume
@@ -359,11 +358,6 @@ def test_no_claim_is_compiled(process_id: int, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(statements, "load", lambda _: "SELECT current_setting('jit')")
     assert statements.hot("any", {}, using="default", jit=False) == [("off",)]
     assert seen("SELECT current_setting('jit')") == [("on",)], "only this one is not"
-    claims = seen(
-        "SELECT proname FROM pg_proc WHERE proname IN ('salon_jobs_claim', 'salon_jobs_claim_groups',"
-        " 'salon_jobs_finish') AND 'jit=off' = ANY (proconfig)"
-    )
-    assert len(claims) == 3
 
 
 def test_rate_is_retried_in_time(claimer: Claimer, stores: list[UUID]) -> None:
@@ -447,15 +441,6 @@ def test_concurrent_claims_keep_declared_limit(
     with override_settings(SALON_JOBS={**SALON_JOBS, "STORE_CONCURRENCY": None if options else 2}):
         assert most_at_once(scope) == most
     assert seen("SELECT count(*) FROM salon_jobs_job")[0][0] < 36
-
-
-@pytest.mark.parametrize("kind", ["task", "store"])
-def test_concurrent_claims_keep_limit_of_row(stores: list[UUID], kind: str) -> None:
-    limit(task="test-store", max_concurrency=4)
-    limit(store_id=stores[0], max_concurrency=1)
-    add_in_stores(stores, 12)
-    scope, most = ("task", 4) if kind == "task" else (f"store_id HAVING store_id = '{stores[0]}'", 1)
-    assert most_at_once(scope) == most
 
 
 def test_workers_keep_declared_limits(declare: Declare, stores: list[UUID], hooks: tasks.Hooks) -> None:
@@ -549,14 +534,6 @@ def test_row_replaces_store_setting(claimer: Claimer, stores: list[UUID]) -> Non
     limit(store_id=stores[1], lift=True)
     found = Counter(job.store_id for job in claimed_by(claimer))
     assert found == {stores[0]: 3, stores[1]: 4, stores[2]: 2, None: 4}
-
-
-def test_keys_of_fan_out(declare: Declare, claimer: Claimer, stores: list[UUID]) -> None:
-    """They are limited store by store."""
-    task = declare(concurrency_key="{store_id}")
-    for number in range(3):
-        fan_out(task, number=number)
-    assert by_key(claimed_by(claimer)) == {str(id_): 1 for id_ in stores}
 
 
 def test_claim_locks_few_keys(

@@ -56,17 +56,6 @@ def run_long_after_claim(work: Work) -> None:
         runner.end_all(jobs)
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_success_deletes_row_unless_kept(work: Work, settings: Any, kept: bool) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": 60 * kept}
-    for declared in (tasks.system, tasks.in_store, tasks.outside):
-        work.add(None, declared)
-    assert {type(outcome) for outcome in work.run_due()} == {Succeeded}
-    assert seen("SELECT state, attempts, leased_by, finished_at IS NULL FROM salon_jobs_job") == (
-        [("succeeded", 1, None, False)] * 3 * kept
-    )
-
-
 def test_start_of_kept_success(work: Work, settings: Any) -> None:
     """An ended job says when it was claimed, and when its run began, however long it waited in between."""
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": 60}

@@ -106,13 +106,6 @@ def test_jobs_of_silent_process_are_requeued(work: Work) -> None:
     assert rescuer().run_once() == NOBODY
 
 
-def test_jobs_of_owner_without_row(work: Work) -> None:
-    job = work.claim_one()
-    change("DELETE FROM salon_jobs_process")
-    assert rescuer().run_once() == RescueCounts(processes=1, queued=1)
-    assert row_of(job.id)["state"] == "queued"
-
-
 def test_connections_of_other_database_stay(process_id: int) -> None:
     name = application_name(process_id)
     with psycopg.connect(url_for("worker_runtime", "postgres"), application_name=name, autocommit=True) as neighbour:

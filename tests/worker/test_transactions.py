@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.db import DatabaseError, IntegrityError, OperationalError, close_old_connections, connection, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import IsolationLevel
 
 from project.salon.models import Customer
@@ -202,23 +201,6 @@ def test_callback_sees_rows_of_its_store(work: Work) -> None:
 
     run(work, body)
     assert visible == work.stores[:1]
-
-
-def test_round_trips_of_store_job(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are two of ours: the job ends in one with its COMMIT."""
-    trips: list[str] = []
-
-    def watched(on: BaseDatabaseWrapper, statements: str) -> Any:
-        trips.append(statements)
-        return in_one_trip(on, statements)
-
-    monkeypatch.setattr("salon_jobs.tenancy.guc.in_one_trip", watched)
-    monkeypatch.setattr("salon_jobs.tenancy.context.in_one_trip", watched)
-    assert work.run() == DONE
-    begin, end = trips
-    assert begin.startswith("BEGIN; SELECT set_config('app.current_store_id', '")
-    assert end.endswith("; COMMIT")
-    assert rows() == []
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
