@@ -32,7 +32,7 @@ _PROVEN_FOR_S = 3 * _PING_S
 _STOP_S = 2.0
 # ``poll`` waits for whole milliseconds only, and a worker that expects more jobs waits for less.
 _TICK_S = 0.001
-# A process that leaves wake-ups to another looks that often how it goes on; each look costs as much as a small job.
+# A process that leaves many wake-ups to another looks that often how it goes on: a look costs as much as a small job.
 _REST_S = 0.02
 # Behind a transaction-mode pooler LISTEN succeeds but no notification ever arrives, so a ping of our own must arrive
 # first. It has its own channel: a pooled connection keeps listening to whatever a client left it with.
@@ -62,6 +62,8 @@ class ListenerEvent(threading.Event):
         self._read: Callable[[], bool] = bool
         self._poll_of_none = self._poll = self._make_poll()
         self._is_reading = self._has_read = False
+        # When it last read what was for others.
+        self._read_at = float("-inf")
 
     def set(self) -> None:
         if not self.is_set():
@@ -85,7 +87,9 @@ class ListenerEvent(threading.Event):
                 time.sleep(left_s)
                 continue
             if self._read_within(min(left_s, _POLL_S)) and not self.is_set():
-                self._poll_of_none.poll(min(left_s, _REST_S) / _TICK_S)
+                if time.monotonic() - self._read_at < _REST_S:
+                    self._poll_of_none.poll(min(left_s, _REST_S) / _TICK_S)
+                self._read_at = time.monotonic()
         return self.is_set()
 
     def attach(self, file: int, read: Callable[[], bool]) -> None:
@@ -127,7 +131,7 @@ class ListenerEvent(threading.Event):
 class Listener(Loop):
     """Loop that calls ``on_wake`` with each notification's payload, and after each (re)connect.
 
-    If it returns True, the notification was for other listeners: then the next may wait for 20 ms.
+    If it returns True, the notification was for other listeners; of many, the next may wait for 20 ms.
 
     With an ``event``, its waiter reads the notifications instead of this thread, which only connects and proves the
     connection. With ``send`` this thread reads, and sends the statement which that returns, if any: when it was asked
