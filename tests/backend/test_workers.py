@@ -17,12 +17,12 @@ from tests.waiting import eventually
 
 
 def test_worker_imports_tasks_it_meets(stores: list[UUID]) -> None:
-    """It names the paths that lead to none."""
+    """It names the paths that lead to none, and logs a failure once, without frames of ours."""
     job_of("tests.backend.calls.seen")
     with tenant_context(stores[0]):
         mine = calls.store_and_customers.enqueue()
     results = [calls.add.enqueue(1), calls.double.enqueue(2), calls.flaky.enqueue(1), calls.Shelf.nested.enqueue(3)]
-    failing = [calls.leave.enqueue(), calls.give.enqueue("object")]
+    failing = [calls.leave.enqueue(), calls.give.enqueue("object"), calls.fail.enqueue("loud")]
     renamed, elsewhere = calls.renamed.enqueue(), calls.elsewhere.enqueue()
     every = [mine, *results, *failing, renamed, elsewhere]
     with TaskWorker("--concurrency", "2", url=url_for("worker_runtime")) as worker:
@@ -31,20 +31,13 @@ def test_worker_imports_tasks_it_meets(stores: list[UUID]) -> None:
         assert [result.return_value for result in (*results, renamed, elsewhere)] == [2, 4, 2, 3, 4, "open"]
         assert mine.return_value == [str(stores[0]), []]
         assert {result.status for result in failing} == {TaskResultStatus.FAILED}
-        assert [result.errors[0].exception_class for result in failing] == [SystemExit, TypeError]
+        assert [result.errors[0].exception_class for result in failing] == [SystemExit, TypeError, ValueError]
         workers = {str(row[0]) for row in seen("SELECT id FROM salon_jobs_process")}
         assert {worker_id for result in every for worker_id in result.worker_ids} <= workers
         assert seen("SELECT attempts FROM salon_jobs_job WHERE state = 'queued'") == [(0,)]
-
-
-def test_burst_logs_failure_once(database: None) -> None:
-    result, failing = calls.add.enqueue(5), calls.fail.enqueue("loud")
-    with TaskWorker("--burst", url=url_for("worker_runtime")) as process:
-        assert process.wait() == 0, process.output
-        assert process.wait_for("job_failed")["traceback"].count("  File ") == 1
-    assert calls.add.get_result(result.id).return_value == 6
-    assert process.output.count("Traceback") == 1
-    assert f"Task id={failing.id}" not in process.output, "neither Django's record of its start nor of its failure"
+        loud = worker.wait_for("job_failed", error="loud")
+    assert loud["traceback"].count("  File ") == worker.output.count("ValueError: loud") == 1
+    assert "Task id=" not in worker.output, "neither Django's record of a start nor of a failure"
 
 
 def test_terminal_shows_failure_once(database: None, monkeypatch: pytest.MonkeyPatch) -> None:

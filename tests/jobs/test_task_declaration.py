@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -22,6 +21,7 @@ from salon_jobs.core.outcomes import Cancelled, Errored
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import ErrorRules, Timeouts
 from salon_jobs.jobs.payload import Arguments
+from tests.interpreter import run_python
 from tests.support import store_id_of
 
 NAME = "test-declared-here"
@@ -339,7 +339,7 @@ def test_function_without_usable_name_is_refused() -> None:
 
 def test_name_needs_loaded_apps() -> None:
     code = "import salon_jobs\n\n\n@salon_jobs.task\ndef remind() -> None: ..."
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python("-c", code, environment=os.environ)
     assert "TaskInvalid: the name of task __main__.remind comes from its app, and Django has not loaded" in done.stderr
 
 
