@@ -7,7 +7,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
 from psycopg import errors
 
 from salon_jobs.db import libpq
@@ -38,14 +37,3 @@ def test_exchange_notices_lost_connection(raw: Any) -> None:
         with pytest.raises(psycopg.OperationalError):
             libpq.exchange(raw, raw.pgconn.exec_, b"SELECT pg_sleep(10)")
         assert raw.closed
-
-
-def test_dropped_statement_is_prepared_again(database: None) -> None:
-    connection.ensure_connection()
-    raw: Any = connection.connection
-    prepared = libpq.PreparedStatements(raw)
-    assert prepared.run("one", b"SELECT $1::bigint", [7], tuple) == [(7,)]
-    raw.execute("DEALLOCATE ALL")
-    with pytest.raises(errors.InvalidSqlStatementName):
-        prepared.run("one", b"SELECT $1::bigint", [7], tuple)
-    assert prepared.run("one", b"SELECT $1::bigint", [8], tuple) == [(8,)]

@@ -143,12 +143,10 @@ def test_clock_going_back_gives_nothing() -> None:
         due_ticks(entry("* * * * *"), NOW.replace(tzinfo=None), NOW)
 
 
-@pytest.mark.parametrize("backfill", [timedelta(), timedelta.max])
-def test_ticks_fired_at_once_are_bounded(backfill: timedelta) -> None:
-    due = due_ticks(entry("* * * * *", backfill=backfill), NOW - 365 * DAY, NOW)
-    assert len(due.ticks) <= TICKS_AT_ONCE
-    assert due.missed <= TICKS_AT_ONCE
-    assert due.missed == (0 if backfill else TICKS_AT_ONCE)
+def test_ticks_fired_at_once_are_bounded() -> None:
+    """Also where the backfill would begin before the calendar does."""
+    due = due_ticks(entry("* * * * *", backfill=timedelta.max), NOW - 365 * DAY, NOW)
+    assert (len(due.ticks), due.missed) == (TICKS_AT_ONCE, 0)
 
 
 @settings(max_examples=30, deadline=None)
