@@ -334,39 +334,6 @@ def test_skips_go_down_a_chain_until_retry(process_id: int, hooks: Hooks) -> Non
     assert outcomes(chain) == ["succeeded"] * 6 + ["skipped"]
 
 
-def test_retry_of_skipped_members(process_id: int) -> None:
-    order, [first], second = fan_in(1)
-    control.cancel_jobs(first)
-    control.retry_jobs([first, second])
-    assert (due(), outcomes(order)) == ([first.id], [None, None]), "retried together, they wait for each other"
-    control.cancel_jobs(first)
-    control.retry_jobs(second)
-    assert due() == [second.id]
-    control.cancel_jobs(second)
-    control.retry_jobs([first, second])
-    assert due() == [first.id], "also when its edge was gone"
-
-
-@pytest.mark.parametrize("together", [True, False])
-def test_retried_member_waits_for_retried_one(process_id: int, hooks: Hooks, together: bool) -> None:
-    order, [first], second = fan_in(1, "ended")
-    hooks.system = fail
-    run_due(process_id)
-    run_due(process_id)
-    assert (outcomes(order), due()) == (["failed", "failed"], [])
-    if together:
-        order.retry()
-    else:
-        control.retry_jobs(first)
-        control.retry_jobs(second)
-    assert due() == [first.id]
-    run_due(process_id)
-    assert due() == [second.id]
-    hooks.reset()
-    run_due(process_id)
-    assert outcomes(order) == ["failed", "succeeded"]
-
-
 def test_retried_member_waits_for_one_held_again(process_id: int, hooks: Hooks) -> None:
     """One that was skipped, after another that is retried with it; of a chain of these, for the last."""
     with flow("order") as order:
