@@ -145,7 +145,6 @@ def test_periods_are_timedeltas(option: str) -> None:
         tasks.keyed_system.using(**{option: 5})  # type: ignore[arg-type]
 
 
-HOUR = timedelta(hours=1)
 # How long after it was added the only job is due, in minutes.
 DUE_AFTER = "SELECT round(extract(epoch FROM run_at - created_at) / 60)::int FROM salon_jobs_job"
 debounced = tasks.keyed_system.using(run_in=timedelta(minutes=30), max_wait=HOUR)

@@ -136,22 +136,18 @@ def test_finish_in_handlers_transaction(work: Work, settings: Any, kept: bool) -
     assert written() == ["0", "1", "2"]
 
 
-def test_invalid_payload_fails_alone(work: Work) -> None:
+@pytest.mark.parametrize(
+    ("payload", "ended"),
+    [('{"number": "x"}', ("failed", 1, "JOB.PAYLOAD_INVALID")), ('{"number": 1, "size": 2}', ("queued", 0, ""))],
+    ids=["invalid", "unknown argument"],
+)
+def test_unreadable_payload_ends_alone(work: Work, payload: str, ended: tuple[Any, ...]) -> None:
     calls = Calls(work)
     ids = add(work.stores[0], 0, 1, 2)
-    change("""UPDATE salon_jobs_job SET payload = '{"number": "x"}' WHERE id = %s""", ids[1])
+    change("UPDATE salon_jobs_job SET payload = %s WHERE id = %s", payload, ids[1])
     run_all(work)
     assert calls.calls == [[0], [2]]
-    assert seen("SELECT id, state, reason FROM salon_jobs_job") == [(ids[1], "failed", "JOB.PAYLOAD_INVALID")]
-
-
-def test_unknown_argument_is_left_alone(work: Work) -> None:
-    calls = Calls(work)
-    ids = add(work.stores[0], 0, 1, 2)
-    change("""UPDATE salon_jobs_job SET payload = '{"number": 1, "size": 2}' WHERE id = %s""", ids[1])
-    run_all(work)
-    assert calls.calls == [[0], [2]]
-    assert seen("SELECT id, state, attempts, reason FROM salon_jobs_job") == [(ids[1], "queued", 0, "")]
+    assert seen("SELECT id, state, attempts, reason FROM salon_jobs_job") == [(ids[1], *ended)]
 
 
 def test_lost_lease_rolls_back_chunk(work: Work) -> None:
