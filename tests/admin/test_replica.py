@@ -36,15 +36,20 @@ class ReadsFromReplica(WebRouter):
         return super().db_for_read(model, **hints) or "default"
 
 
-@pytest.fixture
-def replica(web: None, settings: Any) -> Iterator[None]:
-    """Have an alias whose database has our tables, and no row."""
+@pytest.fixture(scope="module")
+def copy(migrated: None) -> Iterator[str]:
+    """Create a database that has our tables, and no row."""
     with spare_database(copied=True) as name:
-        connections.settings["replica"] = {**connections.settings["owner"], "NAME": name}
-        settings.DATABASE_ROUTERS = [ReadsFromReplica()]
-        yield
-        connections["replica"].close()
-        del connections["replica"], connections.settings["replica"]
+        yield name
+
+
+@pytest.fixture
+def replica(web: None, settings: Any, copy: str) -> Iterator[None]:
+    connections.settings["replica"] = {**connections.settings["owner"], "NAME": copy}
+    settings.DATABASE_ROUTERS = [ReadsFromReplica()]
+    yield
+    connections["replica"].close()
+    del connections["replica"], connections.settings["replica"]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
