@@ -9,6 +9,7 @@ import pytest
 
 from tests.databases import rows
 from tests.interpreter import manage, succeed
+from tests.migrations.operations import succeed_together
 from tests.settings import url_for
 
 pytestmark = pytest.mark.process
@@ -32,10 +33,15 @@ def test_login_without_rights_in_public(fresh: str, owned: Callable[[str], dict[
         environment["TRIGGERS_IN"] = "shop"
         succeed("migrate", "--verbosity", "0", **environment)
     assert rows(fresh, TRIGGERS) == [("shop",)]
-    succeed("makemigrations", "salon_jobs", "--check", "--dry-run", **environment)
-    assert "no drift" in succeed("salon_jobs", "doctor", **environment)
-    assert "no issues" in succeed("check", "--database", "default", **environment)
-    succeed("migrate", "salon_jobs", "zero", "--verbosity", "0", **environment)
+    said = succeed_together(
+        ("makemigrations", "salon_jobs", "--check", "--dry-run"),
+        ("salon_jobs", "doctor"),
+        ("check", "--database", "default"),
+        ("migrate", "salon_jobs", "zero", "--verbosity", "0"),
+        **environment,
+    )
+    assert "no drift" in said
+    assert "no issues" in said
     assert rows(fresh, TRIGGERS) == []
     # The function that lists the stores has its place in public.
     environment |= {"TENANTS_STORE_MODEL": "tenants.Store", "TENANTS_FIRST": "1"}
