@@ -13,8 +13,10 @@ from operator import itemgetter
 from salon_jobs.core.records import ClaimedJob
 
 _PREFETCH_S = 0.2
-# About 40 ms of the smallest jobs. With fewer, the threads wait for each claim's answer (500: 0.65 of the rate).
-_MOST_PREFETCHED = 2000
+# About 40 ms of the smallest jobs, as long as a claim of so many takes. As many again are run meanwhile: with one batch
+# alone, the threads wait for each claim's answer.
+_MOST_AT_ONCE = 2000
+_MOST_PREFETCHED = 2 * _MOST_AT_ONCE
 # A batch of successes that waits for the disk must not hold up the next claim.
 _MOST_UNENDED = 8000
 # The next claim begins once this many jobs, or a quarter of the prefetch, are gone: almost at once with the smallest
@@ -236,4 +238,4 @@ class JobBuffer:
         idle = self._since.count(None) - waiting
         if idle <= 0 and waiting > self._refill_at:
             return 0
-        return max(0, idle + prefetch)
+        return min(max(0, idle + prefetch), _MOST_AT_ONCE)
