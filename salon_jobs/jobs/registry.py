@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import lru_cache
 from inspect import Signature
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -121,6 +121,8 @@ class TaskDeclaration(Protocol):
 
 
 _declarations: dict[str, TaskDeclaration] = {}
+# Another object after each change, so that a thread that read them before it caches nothing for later.
+_version = object()
 
 
 def register(declaration: TaskDeclaration) -> None:
@@ -132,13 +134,18 @@ def register(declaration: TaskDeclaration) -> None:
             "another name with name='…'"
         )
     _declarations[declaration.name] = declaration
-    _names.cache_clear()
+    _change_version()
 
 
 def unregister(name: str) -> None:
     """Remove a task, for tests that declare their own."""
     _declarations.pop(name, None)
-    _names.cache_clear()
+    _change_version()
+
+
+def _change_version() -> None:
+    global _version  # noqa: PLW0603 - one a process
+    _version = object()
 
 
 def get_declaration(name: str) -> TaskDeclaration:
@@ -256,19 +263,19 @@ def tasks() -> list[TaskDeclaration]:
 
 def task_names(*, is_async: bool | None = None) -> list[str]:
     """Return the registered task names, sorted; ``is_async``: only those of coroutines, or of other functions."""
-    return list(_names(is_async))
+    return list(_names(is_async, _version))
 
 
 def has_coroutines() -> bool:
     """Return whether any registered task has an async handler."""
-    return bool(_names(True))
+    return bool(_names(True, _version))
 
 
-@cache
-def _names(is_async: bool | None) -> tuple[str, ...]:
+@lru_cache(maxsize=3)
+def _names(is_async: bool | None, _: object) -> tuple[str, ...]:
     # Every claim asks for them.
-    found = (name for name, declared in _declarations.items() if is_async is None or declared.is_async is is_async)
-    return tuple(sorted(found))
+    declarations = tuple(_declarations.items())  # other threads can import modules meanwhile
+    return tuple(sorted(name for name, each in declarations if is_async is None or each.is_async is is_async))
 
 
 def queue_names() -> set[str]:

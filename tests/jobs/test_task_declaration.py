@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from functools import partial
@@ -425,3 +425,18 @@ def test_wait_timeout_counts_after_overtime() -> None:
     assert timeouts.expiry(90) is None
     assert timeouts.expiry(91) == "waited 91 s, 61 s of it after the overtime, longer than 60 s"
     assert [timeouts.run_s(waited_s) for waited_s in (0, 30, 50)] == [60, 60, 40]
+
+
+def test_task_imported_while_names_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that claims lists them while another one imports a module: the next list has its tasks."""
+
+    def sort_late(names: Iterable[str]) -> list[str]:
+        found = sorted(names)
+        task(name=NAME)(_fine)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "sorted", sort_late, raising=False)
+        registry.unregister(NAME)
+        assert NAME not in registry.task_names(is_async=False)
+    assert NAME in registry.task_names(is_async=False)
