@@ -172,7 +172,7 @@ class Finisher(Loop):
                 if self._jobs.more_than(len(self._ended)):
                     self._is_awaited.wait(_GATHER_S)
             self._is_awaited.clear()
-            self._write_all()
+            self._write_all(is_tidy=True)
         if time.monotonic() >= self._try_held_up_at:
             self._settle_held_up()
         # What is locked is tried again in the next round, which waits for others, or a while.
@@ -182,35 +182,36 @@ class Finisher(Loop):
         self._write_all()
         return not (self._ended or self._held_up)
 
-    def _write_all(self) -> None:
+    def _write_all(self, *, is_tidy: bool = False) -> None:
         # Appending and popping need no lock; any later append wakes the loop again.
         remaining = len(self._ended)
         while remaining and not self._abandon.is_set():
             batch = [self._ended.popleft() for _ in range(min(remaining, _BATCH))]
             remaining -= len(batch)
-            self._write(batch)
+            self._write(batch, is_tidy=is_tidy)
+            is_tidy = False  # receivers were called
 
-    def _write(self, batch: list[RunningJob]) -> None:
+    def _write(self, batch: list[RunningJob], *, is_tidy: bool) -> None:
         """Write one batch, waiting out any outage; of what the server refuses, write the halves.
 
-        So the one run that it refuses is found, and fails.
+        So the one run that it refuses is found, and fails. ``is_tidy``: the loop has just tidied the connections.
         """
         parts = self._parts = [batch]
         # How often an error that may have another reason must come back until a part is split.
-        tries, refusals, failure, has_failed = _TRIES, 0, None, False
+        tries, refusals, failure = _TRIES, 0, None
         try:
             while parts:
                 part = parts[-1]
                 try:
-                    if has_failed:  # the loop did it before the round
+                    if not is_tidy:
                         tidy_connections()
+                    is_tidy = False
                     if failure is None:
                         self._write_once(part)
                     else:
                         self._settle(part[0], failure)
                         part.clear()
                 except (Error, MemoryError) as error:
-                    has_failed = True
                     for running in part:
                         running.is_unclear = True
                     sqlstate = _sqlstate(error)

@@ -15,17 +15,22 @@ import pytest
 from django.db import OperationalError, connection
 
 from salon_jobs import Snooze
+from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.db.statements import is_held_up
 from salon_jobs.jobs import control
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.process.heartbeat import application_name
+from salon_jobs.signals import job_finished
+from salon_jobs.worker import finisher
+from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.ends import report_successes
+from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
 from tests.core.log_lines import only_handler, without_time
 from tests.settings import TEST_DATABASE, url_for
-from tests.support import another_process, be_silent, change, chunk_of, job_row, rescuer, running_job, seen
+from tests.support import another_process, be_silent, change, chunk_of, connected, job_row, rescuer, running_job, seen
 from tests.tasks import Hooks, Sale
 from tests.waiting import LIMIT_S, eventually
 from tests.worker.ends import RETURNS
@@ -89,6 +94,27 @@ def test_batch_after_lost_connection(work: Work) -> None:
     assert len(ended) == 1
     assert states() == []
     assert work.events == ["job_succeeded", "job_succeeded"]
+
+
+def test_transaction_left_by_receiver_holds_no_end(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch after it, of the same round or of the last one, is not in that transaction, which never commits."""
+
+    def begin(**_: Any) -> None:
+        connection.cursor().execute("BEGIN")
+
+    monkeypatch.setattr(finisher, "_BATCH", 1)
+    for _ in range(3):
+        work.add(None, tasks.system)
+    runs = [running_job(job, work.process_id) for job in work.claim()]
+    loop = Finisher(work.leases, JobBuffer(1), threading.Event())
+    with connected(job_finished, begin):
+        for running in runs[:2]:
+            loop.end(running, Succeeded(finished=False))
+        loop.poll()
+        loop.end(runs[2], Succeeded(finished=False))
+        assert loop.finish()
+    connection.close()
+    assert states() == []
 
 
 def test_finisher_survives_unforeseen_error(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
