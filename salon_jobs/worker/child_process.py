@@ -37,24 +37,28 @@ from salon_jobs.worker.worker import WorkerOptions
 
 _CHUNK = 1 << 16
 _LONGEST = 1 << 20
-_GATHER_S = 0.05
+# How long lines are gathered: the most, and the least if much arrives.
+_GATHER_S = (0.05, 0.0005)
+_MUCH = 1 << 12
 
 
 def relay_lines(source: int) -> None:
     """Copy a pipe to our standard output until it ends, completing a line cut off by the writer's death.
 
-    Unless much arrives at once, it looks 20 times a second: a job now and then would wake it as often as its worker.
+    It looks 20 times a second, since a job now and then would wake it as often as its worker; and the more often the
+    more arrives, so that a full pipe does not stop the writer.
     A log that cannot be written, for example because its reader is gone, is dropped: it must not block the child.
     """
-    rest = b""
+    rest, gather_s = b"", _GATHER_S[0]
     while chunk := os.read(source, _CHUNK):
         whole, newline, rest = (rest + chunk).rpartition(b"\n")
         if len(rest) > _LONGEST:
             whole, newline, rest = whole + newline + rest, b"\n", b""
         if newline:
             _write(whole + newline)
-        if len(chunk) < _CHUNK // 4:
-            time.sleep(_GATHER_S)
+        # Bursts have pauses: it slows down later than it speeds up.
+        gather_s = max(gather_s / 4, _GATHER_S[1]) if len(chunk) >= _MUCH else min(gather_s * 1.25, _GATHER_S[0])
+        time.sleep(gather_s)
     if rest:
         _write(rest + b"\n")
 

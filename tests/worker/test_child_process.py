@@ -55,6 +55,21 @@ def test_lines_of_children_do_not_mix(capsysbinary: pytest.CaptureFixture[bytes]
     assert sorted(found) == sorted(lines * 200)
 
 
+@pytest.mark.usefixtures("capsysbinary")
+def test_much_output_is_relayed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a child that writes much would wait for room in the pipe each time."""
+    rests: list[float] = []
+
+    def record(seconds: float) -> None:
+        rests.append(seconds)
+        really(seconds)
+
+    really = time.sleep
+    monkeypatch.setattr(time, "sleep", record)
+    relayed(*[b"a line of a log\n" * 10_000] * 10)
+    assert min(rests) < rests[0] / 10
+
+
 def test_unread_log_delays_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: bytes) -> None:
         raise BrokenPipeError
