@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from psycopg import OperationalError
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.errors import error_from_result
+from psycopg.errors import InvalidSqlStatementName, error_from_result
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
@@ -74,8 +75,8 @@ def converted(context: Any, result: PGresult, make_row: Callable[[Sequence[Any]]
 class PreparedStatements:
     """The statements that one psycopg connection has prepared, and how to write and read their values.
 
-    Finding that out takes as long as the call. After an error the next call prepares the statement again: a reset of
-    the session may have removed it, or a migration may have changed what it returns.
+    Finding that out takes as long as the call. A statement that a reset of the session has removed is prepared again at
+    once; after any other error the next call does, since a migration may have changed what it returns.
     """
 
     __slots__ = ("_names", "_transformer", "raw")
@@ -89,9 +90,13 @@ class PreparedStatements:
         """Run a statement with the server's placeholders, and return its rows, read in binary."""
         pgconn = self.raw.pgconn
         dumped = self._transformer.dump_sequence(values, [PyFormat.TEXT] * len(values))
-        if (prepared := self._names.pop(name, None)) is None:
+        result: PGresult | None = None
+        if (prepared := self._names.pop(name, None)) is not None:
+            with suppress(InvalidSqlStatementName):
+                result = exchange(self.raw, pgconn.exec_prepared, prepared, dumped, result_format=Format.BINARY)
+        if prepared is None or result is None:
             prepared = f"{name}_{next(_numbers)}".encode()
             exchange(self.raw, pgconn.prepare, prepared, text)
-        result = exchange(self.raw, pgconn.exec_prepared, prepared, dumped, result_format=Format.BINARY)
+            result = exchange(self.raw, pgconn.exec_prepared, prepared, dumped, result_format=Format.BINARY)
         self._names[name] = prepared
         return converted(self._transformer, result, make_row)

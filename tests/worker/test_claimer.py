@@ -13,7 +13,7 @@ from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
-from django.db import OperationalError, ProgrammingError, connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.test import override_settings
 
 from salon_jobs.core.records import ClaimedJob
@@ -69,8 +69,6 @@ def test_lost_statement_is_prepared_again(process_id: int, stores: list[UUID]) -
     assert claimed() == 1
     with connection.cursor() as cursor:
         cursor.execute("DEALLOCATE ALL")
-    with pytest.raises(ProgrammingError, match="does not exist"):
-        claimed()
     assert claimed() == 1
     connection.close()
     assert claimed() == 1
