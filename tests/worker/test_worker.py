@@ -52,9 +52,9 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
     claim = Worker._claim
 
-    def record(worker: Worker, **options: Any) -> Any:
+    def record(worker: Worker, **options: Any) -> None:
+        claim(worker, **options)
         found.append(time.monotonic())
-        return claim(worker, **options)
 
     monkeypatch.setattr(Claimer, "claim", lambda *_, **__: Claim([], None))
     monkeypatch.setattr(Worker, "_claim", record)
