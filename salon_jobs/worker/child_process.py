@@ -37,9 +37,9 @@ from salon_jobs.worker.worker import WorkerOptions
 
 _CHUNK = 1 << 16
 _LONGEST = 1 << 20
-# How long lines are gathered: the most, and the least if much arrives.
-_GATHER_S = (0.05, 0.0005)
-_MUCH = 1 << 12
+# How long lines are gathered, the most and the least: each look takes time from the workers.
+_GATHER_S = (0.05, 0.005)
+_MUCH = 1 << 13
 
 
 def relay_lines(source: int) -> None:
@@ -58,7 +58,8 @@ def relay_lines(source: int) -> None:
             _write(whole + newline)
         # Bursts have pauses: it slows down later than it speeds up.
         gather_s = max(gather_s / 4, _GATHER_S[1]) if len(chunk) >= _MUCH else min(gather_s * 1.25, _GATHER_S[0])
-        time.sleep(gather_s)
+        if len(chunk) < _CHUNK // 4:
+            time.sleep(gather_s)
     if rest:
         _write(rest + b"\n")
 
