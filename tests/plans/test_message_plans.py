@@ -23,6 +23,7 @@ PENDING, OPEN = "salon_jobs_message_pending", "salon_jobs_message_open"
 @pytest.fixture(scope="class")
 def crowded(request: pytest.FixtureRequest, migrated: None) -> Iterator[str]:
     """Fill the table as the class says; statistics are those of before, until a test asks for fresh ones."""
+    assert request.cls is not None
     state: str = request.cls.state
     change("TRUNCATE salon_jobs_message, salon_jobs_blocked_aggregate RESTART IDENTITY")
     change("ANALYZE salon_jobs_message, salon_jobs_blocked_aggregate")

@@ -110,7 +110,7 @@ def test_role_reaches_exactly_what_is_declared(scene: Scene, role: str) -> None:
     """What is refused for want of a privilege is tried once, and TRUNCATE: neither gets as far as the policies."""
     with logged_in(role) as connection:
         tables = {name: Attempts(connection, name, table, scene) for name, table in MATRIX.items()}
-        each = [
+        each: list[tuple[Mode, str, Command]] = [
             (mode, name, command)
             for mode, name, command in product(MODES, tables, COMMANDS)
             if mode == "own store" or (MATRIX[name].right(role).may(command) and command != "TRUNCATE")
