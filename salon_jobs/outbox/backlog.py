@@ -26,6 +26,7 @@ class Hold:
 
     ``head_id`` is None after an operator deleted the row. ``written`` is true once the row is in the table, not only
     about to be. ``outstanding`` counts messages that were caught up but neither published nor skipped yet.
+    ``lost_marks``: messages before the head may be unmarked, since it dates from before the database was lost.
     """
 
     aggregate_id: str
@@ -36,6 +37,7 @@ class Hold:
     catching_up: bool = False
     page: int = 1
     outstanding: int = 0
+    lost_marks: bool = False
 
     def catch_up(self, *, after: int) -> None:
         """Read its messages again, first one, then pages that grow."""
@@ -157,7 +159,7 @@ class Backlog:
         with self.changed:
             if self._draining and self._unmarked:
                 return
-            self._draining = False
+            lost_marks, self._draining = self._draining, False
             blocked: set[Key] = set()
             for row in rows:
                 key: Key = row.aggregate_id or row.head_id
@@ -167,13 +169,14 @@ class Backlog:
                 hold = self._holds.get(key)
                 if hold is None:
                     hold = Hold(row.aggregate_id, row.partition, row.head_id, row.head_id - 1, True)
+                    hold.lost_marks = lost_marks
                     self._holds[key] = hold
                     self._drop_of({key})
                 elif not hold.written or hold.catching_up:
                     continue
                 hold.head_id = row.head_id
                 if row.due:
-                    hold.catch_up(after=row.head_id - 1)
+                    hold.catch_up(after=0 if hold.lost_marks and row.aggregate_id else row.head_id - 1)
             for key, hold in self._holds.items():
                 if key not in blocked and hold.written and not hold.catching_up:
                     hold.catch_up(after=key - 1 if isinstance(key, int) else 0)
@@ -265,7 +268,9 @@ class Backlog:
                 if failure.final and not message.aggregate_id:
                     continue
                 if message.partition in self._after:
-                    self._holds[key] = Hold(message.aggregate_id, message.partition, message.id, message.id - 1, False)
+                    hold = Hold(message.aggregate_id, message.partition, message.id, message.id - 1, False)
+                    hold.lost_marks = self._draining
+                    self._holds[key] = hold
             self._drop_of({_key(failure.message) for failure in failures})
 
     def written(self, failures: Sequence[Failure]) -> None:

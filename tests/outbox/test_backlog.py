@@ -118,6 +118,27 @@ def test_outage_ends_before_anything_is_read() -> None:
     assert backlog.take(9) == others
 
 
+def test_messages_before_failed_head_after_outage() -> None:
+    """The database may have lost that they were sent: they are read again before the head."""
+    first, second, third = message(1), message(2), message(3, "b")
+    for is_known in (False, True):
+        backlog = filled(first, second, third)
+        backlog.marked(backlog.take(1))
+        backlog.forget()
+        if is_known:  # by the time that the rows are read, the failure is written
+            backlog.marked([second])
+        else:
+            backlog.fail([failure(second)])
+            backlog.written([failure(second)])
+        backlog.marked([third])
+        backlog.refresh([Blocked(ORDERS, "a", 0, 2, True)])
+        backlog.accept(backlog.page_requests(ORDERS, 100), [], 100)
+        [(key, hold, _)] = backlog.to_catch_up(9)
+        assert hold.after == 0
+        assert backlog.accept_caught_up(key, hold, [first]) is None
+        assert backlog.take(9) == [first]
+
+
 def test_bound_of_aggregates_caught_up_at_once() -> None:
     backlog = filled(blocked=[Blocked(ORDERS, f"a{n}", 0, n, True) for n in range(1, 50)])
     assert len(backlog.to_catch_up(9)) == 9
