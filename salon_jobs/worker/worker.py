@@ -342,7 +342,7 @@ class Worker(Loop):
             # Polled for the sake of the other, a lane that has all it wants waits for wake-ups.
             is_early = bool(before) and asked - lane.asked < (lane.gather_s if lane in before else _ROOM_S)
             if room and (scans_again or not is_early or self._notified > lane.asked):
-                room = self._fill(lane, room, scans_again=scans_again)
+                self._fill(lane, room, scans_again=scans_again)
             lane.claimer.refresh_limits()
             if not room or lane.last.again_in_s == 0:
                 self._hungry.append(lane)
@@ -354,8 +354,8 @@ class Worker(Loop):
             # The others left the wake-up to this one.
             enqueue.wake_ups.notify(self.using, MORE if asked < self._look_until else "")
 
-    def _fill(self, lane: _Lane, room: int, *, scans_again: bool) -> int:
-        """Claim for a lane, and at once again while it has a backlog and much room; return the room that is left.
+    def _fill(self, lane: _Lane, room: int, *, scans_again: bool) -> None:
+        """Claim for a lane, and at once again while it has a backlog and much room.
 
         What comes between two polls gives the interpreter's lock away several times, and of eight threads with the
         smallest jobs each keeps it for 5 ms: they had run all that was claimed before the next claim began.
@@ -378,7 +378,7 @@ class Worker(Loop):
                 or self._has_coroutines
                 or self.stopping.is_set()
             ):
-                return room
+                return
 
     def _room_wait_s(self) -> float:
         """Wait a moment for room; or return for how long to wait for it, and for wake-ups of the other lane."""

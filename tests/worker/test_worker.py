@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import psycopg
@@ -19,11 +20,12 @@ from salon_jobs.db.notify import MORE, SECOND_POLL, WakeUps
 from salon_jobs.jobs import enqueue
 from salon_jobs.worker import deadlines, in_flight
 from salon_jobs.worker import worker as worker_module
+from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import Claim
 from salon_jobs.worker.in_flight import IdleTable
 from salon_jobs.worker.runner import Runner
-from salon_jobs.worker.worker import Worker
+from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.settings import url_for
 from tests.support import change, working
@@ -72,6 +74,15 @@ def test_claim_follows_last_notification(process_id: int, claims: list[float], w
             eventually(partial(more_than, claims, known))
         eventually(lambda: claims[-1] >= woken + SECOND_POLL.total_seconds())
     assert len(claims) <= 2 + 4 * wake_ups, "it does not spin"
+
+
+@pytest.mark.usefixtures("without_listener", "claims")
+def test_full_worker_without_backlog(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for wake-ups, not for room: nothing else is due."""
+    rooms = cycle([1, 0])  # before and after the claim
+    monkeypatch.setattr(JobBuffer, "room", lambda _: next(rooms))
+    worker = Worker(process_id, WorkerOptions(concurrency=1), using="default")
+    assert worker.poll() > worker_module._ROOM_S
 
 
 @pytest.mark.usefixtures("without_listener")
