@@ -36,8 +36,8 @@ def wake_ups(pids: Iterable[int]) -> int:
     found = 0
     for pid in pids:
         for each in (pid, *descendants(pid)):
-            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-                for status in Path(f"/proc/{each}/task").glob("*/status"):
+            for status in Path(f"/proc/{each}/task").glob("*/status"):
+                with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
                     found += int(_WAITS.findall(status.read_text())[0])
     return found
 
