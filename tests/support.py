@@ -25,8 +25,8 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.outcomes import Outcome
 from salon_jobs.core.records import ClaimedJob, KeptResult, StoreId
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.models import Process
 from salon_jobs.process.loop import Loop
 from salon_jobs.worker.buffer import JobBuffer
@@ -56,11 +56,11 @@ def claim(process_id: int, room: int = 100) -> list[ClaimedJob]:
     return leases_of(process_id).claim_due(registry.task_names(), room)
 
 
-def running_job(job: ClaimedJob, process_id: int) -> RunningJob:
+def running_job(job: ClaimedJob, process_id: int) -> JobRun:
     """Return a claimed job as a handler sees it."""
     task = registry.get_declaration(job.task)
     leases = leases_of(process_id)
-    kind = RunningJob if task.chunk is None else ChunkRun
+    kind = JobRun if task.chunk is None else ChunkRun
     return kind(job, task, leases, leases.connection)
 
 

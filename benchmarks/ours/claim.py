@@ -6,8 +6,8 @@ import time
 
 from benchmarks.processes import print_figures
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.models import Process
 
 _BATCH = 500
@@ -25,6 +25,6 @@ def main(batches: str) -> None:
         spent += time.perf_counter() - began
         claimed += len(jobs)
         declared = [registry.get_declaration(job.task) for job in jobs]
-        leases.finish_many([RunningJob(*each, leases, leases.connection) for each in zip(jobs, declared, strict=True)])
+        leases.finish_many([JobRun(*each, leases, leases.connection) for each in zip(jobs, declared, strict=True)])
     process.delete()
     print_figures(jobs=claimed, seconds=spent)

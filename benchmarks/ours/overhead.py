@@ -18,8 +18,8 @@ from benchmarks.tasks import QUERIES
 from project.salon.models import Operator
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.models import Process
 from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
@@ -83,7 +83,7 @@ def _jobs(count: int) -> None:
 
     def run(jobs: Iterator[ClaimedJob]) -> None:
         job = next(jobs)
-        running = RunningJob(job, registry.get_task(job.task), leases, leases.connection)
+        running = JobRun(job, registry.get_task(job.task), leases, leases.connection)
         settle(running, execute(running))
 
     print_figures(**_compared("job", lambda: run(of_store), lambda: run(plain), count))

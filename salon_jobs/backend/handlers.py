@@ -43,9 +43,10 @@ from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.current import RunningJob, current_job
+from salon_jobs.jobs.current import current_job
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, NewJob, Timeouts
 from salon_jobs.jobs.results import load_result
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.tenancy.active import current_store_id
 
 _handlers: dict[str, TaskHandler] = {}
@@ -321,7 +322,7 @@ class TaskHandler:
         context = (TaskContext(task_result=result),) if self.task.takes_context else ()
         return self.func(*context, *call.args, **call.kwargs)
 
-    def on_end(self, job: RunningJob, state: JobState, error: BaseException | None) -> None:
+    def on_end(self, job: JobRun, state: JobState, error: BaseException | None) -> None:
         """Send ``task_finished`` for a job that has ended. Raises nothing: its outcome is committed."""
         if state in (JobState.QUEUED, JobState.RUNNING):
             return
@@ -428,7 +429,7 @@ def _with_text(value: Any) -> Any:
     return value
 
 
-def _started(running: RunningJob, handler: TaskHandler, call: TaskCall) -> BackendResult:
+def _started(running: JobRun, handler: TaskHandler, call: TaskCall) -> BackendResult:
     """Return the result of a job at the start of an attempt; it is read from the database only after a failure."""
     job = running.job
     task = call.task(handler.task)
@@ -448,9 +449,7 @@ def _running(*, worker_ids: list[str]) -> dict[str, Any]:
     return {"status": TaskResultStatus.RUNNING, "started_at": now, "last_attempted_at": now, "worker_ids": worker_ids}
 
 
-def _ended(
-    handler: TaskHandler, running: RunningJob, state: JobState, error: BaseException | None
-) -> BackendResult | None:
+def _ended(handler: TaskHandler, running: JobRun, state: JobState, error: BaseException | None) -> BackendResult | None:
     """Return the result of a job that has ended; it is read only if this run does not know all of it."""
     started: BackendResult | None = running.memo
     if started is None or state is JobState.CANCELLED:

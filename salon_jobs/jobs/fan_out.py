@@ -18,10 +18,10 @@ from salon_jobs.core.text import shown
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
-from salon_jobs.jobs.current import running
 from salon_jobs.jobs.enqueue import add_follow_up, enqueue_cursor, returned, wake_ups
 from salon_jobs.jobs.options import FanOut
 from salon_jobs.jobs.payload import STORE_ARGUMENT
+from salon_jobs.jobs.run import current_run
 from salon_jobs.jobs.task import BoundTask, follow_up
 
 P = ParamSpec("P")
@@ -55,7 +55,7 @@ def fan_out(
     # a store's key can be, so that the length check sees the final length.
     marker = f"\x1f{'store':-^{key.longest - 2}}\x1f"
     checked = declared.payload.bind((), {**arguments, STORE_ARGUMENT: key.somewhere()})
-    tick = None if (running_job := running.get()) is None else running_job.tick
+    tick = None if (running := current_run.get()) is None else running.tick
     job = replace(
         declared.new_job(checked, task.options.of_many()), tick=tick, **declared.keys_for(marker, checked, task.options)
     )

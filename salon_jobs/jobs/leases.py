@@ -36,7 +36,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.timeline import Timeline
 
 if TYPE_CHECKING:
-    from salon_jobs.jobs.current import RunningJob
+    from salon_jobs.jobs.run import JobRun
 
 LEASE_LOST = "SJ001"  # error code raised in db/sql/finish_function.sql
 # Claims of up to this many jobs use a cached plan: if one job is due, planning is half the cost of a claim.
@@ -151,7 +151,7 @@ class Leases:
         while len(self._left_out) > _MOST_LEFT_OUT:
             self._left_out.pop(next(iter(self._left_out)), None)  # another thread may be at it
 
-    def finish(self, runs: Sequence[RunningJob]) -> int:
+    def finish(self, runs: Sequence[JobRun]) -> int:
         """Delete the jobs that these runs of one handler still own, or keep them as succeeded, with their results.
 
         Returns how many those were. Waits for locked rows.
@@ -164,14 +164,14 @@ class Leases:
             finished: tuple[int] = cursor.fetchone()
             return finished[0]
 
-    def finish_call(self, runs: Sequence[RunningJob], *, all_or_error: bool = True, results: str = "NULL") -> str:
+    def finish_call(self, runs: Sequence[JobRun], *, all_or_error: bool = True, results: str = "NULL") -> str:
         """Return a statement that finishes the jobs of one handler, and raises LEASE_LOST if a lease is lost."""
         jobs = sorted(run.job for run in runs)  # their first field is the id
         ids, leases = (",".join([str(getattr(job, name)) for job in jobs]) for name in ("id", "lease"))
         how = f"{conf.keep_succeeded}, {runs[0].ran_s:f}, {all_or_error}, {results}"
         return f"SELECT salon_jobs_finish('{{{ids}}}', '{{{leases}}}', {self.process_id:d}, {how})"
 
-    def finish_many(self, runs: Sequence[RunningJob]) -> set[int]:
+    def finish_many(self, runs: Sequence[JobRun]) -> set[int]:
         """Finish the jobs of any runs, keep their results, and return their fences. In autocommit.
 
         The others are locked, or not ours any more.
@@ -199,7 +199,7 @@ class Leases:
         """Keep a step in the current transaction. Return False if the lease is lost. Waits for a locked row."""
         return bool(hot("save_step", {**self._fence(job), **step}, using=self.using))
 
-    def keep_logs(self, runs: Sequence[RunningJob]) -> None:
+    def keep_logs(self, runs: Sequence[JobRun]) -> None:
         """Keep what runs logged that have ended without failing, where their rows are kept and KEEP_LOG says so."""
         logs = {run.id: (run.job.lease, run.log.text) for run in runs if run.log is not None}
         if logs and conf.keep_log == "all":
@@ -424,7 +424,7 @@ _claimed_job: Callable[[Sequence[Any]], ClaimedJob] = partial(tuple[Any, ...].__
 _claim_order = itemgetter(*(ClaimedJob._fields.index(name) for name in ("priority", "run_at_s", "id")))
 
 
-def _by_fence(runs: Sequence[RunningJob]) -> str | None:
+def _by_fence(runs: Sequence[JobRun]) -> str | None:
     """Return the results of runs as the JSON that ``finish.sql`` takes; None if there are none."""
     kept = [
         f'"{run.job.fence}":[{result.value},{result.keep.total_seconds()!r},{result.ran_s!r}]'

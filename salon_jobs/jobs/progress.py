@@ -14,7 +14,7 @@ from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 
 if TYPE_CHECKING:
-    from salon_jobs.jobs.current import RunningJob
+    from salon_jobs.jobs.run import JobRun
 
 _EVERY_S: Final = 1.0
 
@@ -34,11 +34,11 @@ class ProgressWriter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._new: dict[RunningJob, tuple[int, int | None, str]] = {}
-        self._shown: set[RunningJob] = set()
+        self._new: dict[JobRun, tuple[int, int | None, str]] = {}
+        self._shown: set[JobRun] = set()
         self._flushed = float("-inf")
 
-    def note(self, running: RunningJob, done: int, total: int | None, text: str) -> None:
+    def note(self, running: JobRun, done: int, total: int | None, text: str) -> None:
         """Have this written within a second, unless something newer is; only in a worker. Raises OptionInvalid."""
         for number in (done, 0 if total is None else total):
             if not (isinstance(number, int) and 0 <= number < 2**63):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -70,7 +70,7 @@ class ProgressWriter:
         self._shown = self._shown.difference(ended).union(new)
 
     @staticmethod
-    def _write(new: dict[RunningJob, tuple[int, int | None, str]], ended: list[RunningJob], using: str) -> None:
+    def _write(new: dict[JobRun, tuple[int, int | None, str]], ended: list[JobRun], using: str) -> None:
         fences = [run.job.fence for run in ended]
         statements.execute("delete_progress", {"ids": [run.id for run in ended], "fences": fences}, using=using)
         values = {

@@ -17,7 +17,7 @@ from salon_jobs.core.text import shown
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, NewJob, Timeouts
 
 if TYPE_CHECKING:
-    from salon_jobs.jobs.current import RunningJob
+    from salon_jobs.jobs.run import JobRun
     from salon_jobs.jobs.task import Task
 
 
@@ -115,7 +115,7 @@ class TaskDeclaration(Protocol):
         ...
 
     @property
-    def on_end(self) -> Callable[[RunningJob, JobState, BaseException | None], None] | None:
+    def on_end(self) -> Callable[[JobRun, JobState, BaseException | None], None] | None:
         """Function to call after each outcome is committed, with the job's state and the error; raises nothing."""
         ...
 

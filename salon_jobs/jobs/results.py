@@ -25,9 +25,9 @@ from salon_jobs.jobs.progress import Progress
 from salon_jobs.tenancy.active import current_store_id
 
 if TYPE_CHECKING:
-    from salon_jobs.jobs.current import RunningJob
+    from salon_jobs.jobs.run import JobRun
 
-R = TypeVar("R", bound="RunningJob")
+R = TypeVar("R", bound="JobRun")
 _WITHOUT_RESULT: Final = {
     JobState.QUEUED: " yet: it is queued",
     JobState.RUNNING: " yet: it is running",

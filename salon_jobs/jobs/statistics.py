@@ -19,7 +19,7 @@ from typing import Any, Final
 from salon_jobs.core import events
 from salon_jobs.core.metrics import BUCKETS, bucket_of, percentile
 from salon_jobs.db import statements
-from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.run import JobRun
 
 FLUSH_EVERY_S: Final = 5.0
 # Log event that ends a run, and the outcome it counts as; in the order of the columns.
@@ -87,7 +87,7 @@ class TaskStatistics:
         self._unreported: dict[tuple[str, str], RunCounts] = {}
         self._flushed = time.monotonic()
 
-    def count(self, event: str, runs: Iterable[RunningJob]) -> None:
+    def count(self, event: str, runs: Iterable[JobRun]) -> None:
         """Count runs that ended with this log event; ignore events that do not end a run.
 
         Duration and wait are counted only for runs that ended by themselves, not for released, expired or unknown ones.

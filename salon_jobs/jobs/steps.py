@@ -23,11 +23,11 @@ from salon_jobs.core.as_json import as_member, encode
 from salon_jobs.core.errors import LeaseLost, StepInvalid
 from salon_jobs.core.text import shown
 from salon_jobs.db.statements import hot
-from salon_jobs.jobs.current import refuse_broken_transaction
 from salon_jobs.jobs.payload import unquoted
+from salon_jobs.jobs.run import refuse_broken_transaction
 
 if TYPE_CHECKING:
-    from salon_jobs.jobs.current import RunningJob
+    from salon_jobs.jobs.run import JobRun
 
 T = TypeVar("T")
 # All results of a job are read at once.
@@ -47,7 +47,7 @@ class KeptStep(NamedTuple):
 class Steps:
     """Steps of one run. The first one reads what earlier runs have kept, by one statement."""
 
-    def __init__(self, running: RunningJob) -> None:
+    def __init__(self, running: JobRun) -> None:
         self._running = running
         self._kept: dict[str, KeptStep] | None = None
         # Names used by this run.

@@ -25,9 +25,9 @@ from salon_jobs.core.records import PARTITIONS, ClaimedJob, JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of, can_run
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.payload import STORE_ARGUMENT
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
 from salon_jobs.outbox import queries as outbox
@@ -92,7 +92,7 @@ def drain_jobs(
                 raise AssertionError(f"{limit} jobs ran and still more are due; the next is {job.task!r}")
             task = registry.get_declaration(job.task)
             if task.chunk is None:
-                running: RunningJob = RunningJob(job, task, leases, leases.connection)
+                running: JobRun = JobRun(job, task, leases, leases.connection)
                 outcome = _unharmed(leases.connection, partial(execute, running))
             else:
                 others = _claim_others(job, leases, limit - len(drained) - 1, queues=queues, now=now)

@@ -15,11 +15,10 @@ from salon_jobs.core.outcomes import Errored, Outcome, Split, Succeeded
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.db.internals import break_cycles
 from salon_jobs.db.statements import in_one_trip
-from salon_jobs.jobs import current
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.payload import ChunkPayload
 from salon_jobs.jobs.registry import TaskDeclaration
 from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
+from salon_jobs.jobs.run import JobRun, current_run, refuse_open_transaction
 from salon_jobs.process.loop import Outage
 from salon_jobs.signals import job_started
 from salon_jobs.tenancy.context import StoreJobContext
@@ -41,7 +40,7 @@ def joins_chunk(task: TaskDeclaration, job: ClaimedJob) -> bool:
     return task.timeouts is None or not task.timeouts.expiry(time.monotonic() - job.due_at)
 
 
-class ChunkRun(RunningJob):
+class ChunkRun(JobRun):
     """Run of one job of a task with ``chunk``, alone or in a chunk.
 
     The first run of a chunk stands for all of them where a thread, a deadline, a slot in shared memory or a trace knows
@@ -53,7 +52,7 @@ class ChunkRun(RunningJob):
 
     @classmethod
     def of(cls, jobs: Sequence[ClaimedJob], *context: Any, **options: Any) -> ChunkRun:
-        """Return the run of these jobs; the other arguments are those of a ``RunningJob``."""
+        """Return the run of these jobs; the other arguments are those of a ``JobRun``."""
         first, *others = (cls(job, *context, **options) for job in jobs)
         first.others = tuple(others)
         for run in first.runs if others else ():
@@ -89,7 +88,7 @@ class ChunkRun(RunningJob):
                 f"task {self.task!r} keeps results: for {len(runs)} jobs it must return None, or a list of {len(runs)}"
             )
         for run, result in zip(runs, results, strict=True):
-            RunningJob.returned(run, result)
+            JobRun.returned(run, result)
 
     def execute(self) -> Outcome:
         """Run the chunk in one transaction; it succeeds as a whole or not at all. Raises only an interrupt."""
@@ -97,7 +96,7 @@ class ChunkRun(RunningJob):
             return executor.execute(self)
         task, payload = self.declaration, cast("ChunkPayload", self.declaration.payload)
         in_transaction = self.connection.in_atomic_block
-        token = current.running.set(self)
+        token = current_run.set(self)
         try:
             arguments = payload.join([payload.decode(run.job.payload, run.job.store_id) for run in self.runs])
             if job_started.receivers:
@@ -109,13 +108,13 @@ class ChunkRun(RunningJob):
             for run in self.runs:
                 run.finished = True
             if not in_transaction:
-                current.refuse_open_transaction(self.connection)
+                refuse_open_transaction(self.connection)
             return Succeeded(finished=True)
         except BaseException as error:  # a handler may raise anything, even SystemExit; only the chunk fails
             break_cycles(error)
             return self.ended_by(error)
         finally:
-            current.running.reset(token)
+            current_run.reset(token)
 
     def ended_by(self, error: BaseException) -> Outcome:
         """Return the outcome of a chunk that raised this error. If it is its own fault, its jobs then run alone."""

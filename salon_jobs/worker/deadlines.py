@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from salon_jobs.core import events
 from salon_jobs.core.errors import Interrupted, TimedOut
 from salon_jobs.core.events import log_event
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.process.loop import Loop
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.ends import identify, report_given_back
@@ -30,12 +30,12 @@ _KILL_GRACE_S = 10.0
 # Retry after this when an interrupt met no handler (the run is just about to begin or to end).
 _AGAIN_S = 0.05
 
-Interrupt = Callable[[RunningJob, type[Interrupted]], bool]
+Interrupt = Callable[[JobRun, type[Interrupted]], bool]
 
 
 @dataclass(slots=True)
 class _Watched:
-    running: RunningJob
+    running: JobRun
     interrupt: Interrupt
     not_before: float = float("-inf")
 
@@ -55,7 +55,7 @@ class DeadlineWatcher(Loop):
         self._watched: dict[tuple[int, int], _Watched] = {}
         self._nearest = float("inf")
 
-    def watch(self, running: RunningJob, interrupt: Interrupt) -> None:
+    def watch(self, running: JobRun, interrupt: Interrupt) -> None:
         """Interrupt this run when it is due, until ``forget``; call this again when its deadline moves closer."""
         with self._lock:
             watched = self._watched[running.id, running.job.lease] = _Watched(running, interrupt)
@@ -63,7 +63,7 @@ class DeadlineWatcher(Loop):
         if is_nearest:
             self.wake()
 
-    def begin(self, running: RunningJob, interrupt: Interrupt, in_flight: InFlightTable, slot: int) -> None:
+    def begin(self, running: JobRun, interrupt: Interrupt, in_flight: InFlightTable, slot: int) -> None:
         """Show that a run begins, and watch its timeout; it is killed with its process if it outlives that for long."""
         timeouts, kill_at = running.declaration.timeouts, NEVER
         if timeouts is not None and (run_s := timeouts.run_s(running.waited_s)) is not None:
@@ -73,7 +73,7 @@ class DeadlineWatcher(Loop):
             self.watch(running, interrupt)
         in_flight.show(slot, running.id, running.job.lease, kill_at=kill_at)
 
-    def forget(self, running: RunningJob) -> None:
+    def forget(self, running: JobRun) -> None:
         with self._lock:
             self._watched.pop((running.id, running.job.lease), None)
 

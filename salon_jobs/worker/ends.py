@@ -32,8 +32,8 @@ from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.answers import awaited
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Ended, Leases
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.signals import job_finished
 
@@ -45,7 +45,7 @@ LONGEST_LOGGED: Final = 500
 _LEFT_S: Final = (1.0, 60.0)
 
 
-def settle(running: RunningJob, outcome: Outcome) -> Outcome:
+def settle(running: JobRun, outcome: Outcome) -> Outcome:
     """Write the outcome under the fence, log it and send ``job_finished``; return what really happened.
 
     Raises database errors, also when the job is held up (``is_held_up``); then call it again.
@@ -93,7 +93,7 @@ def settle(running: RunningJob, outcome: Outcome) -> Outcome:
     return Lost()
 
 
-def _finish(running: RunningJob) -> bool:
+def _finish(running: JobRun) -> bool:
     """Finish the job of a run that succeeded; return whether it was still owned."""
     # An earlier try, whose answer was lost, may have finished it. This one is unclear until it is answered.
     was_unclear, running.is_unclear = running.is_unclear, True
@@ -103,7 +103,7 @@ def _finish(running: RunningJob) -> bool:
     return False
 
 
-def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
+def _write(running: JobRun, outcome: Outcome) -> JobState | None:
     """Write and log any outcome but a success; return the job's state now, None if this run does not own the row."""
     job, leases = running.job, running.leases
     match outcome:
@@ -198,7 +198,7 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
             return None
 
 
-def refused(running: RunningJob, error: Exception) -> Errored:
+def refused(running: JobRun, error: Exception) -> Errored:
     """Return the final outcome of a run that succeeded, and whose end the database refuses to write."""
     size = 0 if running.result is None else len(running.result.value.encode())
     what = f"keep its result of {size:,} bytes" if size else "record that it succeeded"
@@ -213,11 +213,11 @@ def refused(running: RunningJob, error: Exception) -> Errored:
 def end_begun(job_id: int, lease: int, leases: Leases) -> None:
     """Fail a job of a process whose only run has begun, and whose end nobody will write. Raises database errors."""
     if (job := leases.leased_job(job_id, lease)) is not None:
-        running = RunningJob(job, registry.get_declaration(job.task), leases, leases.connection)
+        running = JobRun(job, registry.get_declaration(job.task), leases, leases.connection)
         settle(running, not_repeated("the end of the run could not be written"))
 
 
-def delay_of_release(running: RunningJob) -> timedelta | None:
+def delay_of_release(running: JobRun) -> timedelta | None:
     """Return zero if the task has a wait timeout, which its run must not count towards; None keeps ``run_at``."""
     timeouts = running.declaration.timeouts
     return timedelta(0) if timeouts is not None and timeouts.wait_timeout is not None else None
@@ -232,7 +232,7 @@ def _delay_of_left(job: ClaimedJob) -> timedelta:
     return timedelta(seconds=min(most_s, max(least_s, time.time() - job.created_at_s)))
 
 
-def announce(running: RunningJob, state: JobState | None, error: BaseException | None = None) -> None:
+def announce(running: JobRun, state: JobState | None, error: BaseException | None = None) -> None:
     """Tell receivers, the task and those who await the job of an end that is written, whatever they raise."""
     if state is JobState.CANCELLED and running.log is not None:
         with contained("the log of job %s was not kept", running.id):
@@ -247,7 +247,7 @@ def announce(running: RunningJob, state: JobState | None, error: BaseException |
             running.declaration.on_end(running, state, error)
 
 
-def report_successes(runs: Sequence[RunningJob], on_announced: Callable[[], None] = lambda: None) -> None:
+def report_successes(runs: Sequence[JobRun], on_announced: Callable[[], None] = lambda: None) -> None:
     """Log runs whose success is written, all in one write, and send ``job_finished`` for each.
 
     ``on_announced`` is called after each run whose receivers were called.
@@ -286,7 +286,7 @@ def _unstarted(job: Ended, reason: str) -> dict[str, Any]:
 
 
 def log_end(
-    level: int, event: str, running: RunningJob, *, exc_info: BaseException | None = None, **fields: object
+    level: int, event: str, running: JobRun, *, exc_info: BaseException | None = None, **fields: object
 ) -> None:
     """Count and log the end of a run."""
     ended_runs.count(event, (running,))
@@ -295,7 +295,7 @@ def log_end(
     log_event(level, event, exc_info=exc_info, **_described(running), **fields)
 
 
-def _described(running: RunningJob) -> dict[str, Any]:
+def _described(running: JobRun) -> dict[str, Any]:
     fields = identify(running.job)
     fields["queue"] = running.job.queue
     fields["duration_ms"] = round(running.duration_s * 1000, 3)

@@ -36,9 +36,8 @@ from salon_jobs.core.units import in_seconds
 from salon_jobs.db.internals import break_cycles
 from salon_jobs.db.read_only import failed_read_only, refuses_writes
 from salon_jobs.db.statements import in_one_trip
-from salon_jobs.jobs import current
-from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
 from salon_jobs.jobs.leases import LEASE_LOST
+from salon_jobs.jobs.run import JobRun, current_run, refuse_open_transaction
 from salon_jobs.signals import job_started
 from salon_jobs.tenancy.active import ActiveContext, run_as_system_task
 from salon_jobs.tenancy.context import StoreJobContext, tenant_context
@@ -49,14 +48,14 @@ from salon_jobs.worker.forks import end_copy
 SUCCEEDED: Final = {finished: Succeeded(finished=finished) for finished in (False, True)}
 
 
-def execute(running: RunningJob) -> Outcome:
+def execute(running: JobRun) -> Outcome:
     """Run the handler and return how it ended. Raises only an interrupt, which can arrive between any two bytecodes."""
     begun = begin(running)
     if not isinstance(begun, dict):
         return begun
     job, task = running.job, running.declaration
     was_in_transaction = running.connection.in_atomic_block
-    token = current.running.set(running)
+    token = current_run.set(running)
     try:
         if job_started.receivers:
             job_started.send_robust(task, job=running)
@@ -90,10 +89,10 @@ def execute(running: RunningJob) -> Outcome:
     finally:
         if running.steps is not None:
             running.steps.close()
-        current.running.reset(token)
+        current_run.reset(token)
 
 
-def begin(running: RunningJob) -> dict[str, Any] | Outcome:
+def begin(running: JobRun) -> dict[str, Any] | Outcome:
     """Return the handler's arguments, or how the run ends without it."""
     job, task = running.job, running.declaration
     if job.expired:
@@ -122,7 +121,7 @@ def begin(running: RunningJob) -> dict[str, Any] | Outcome:
     return arguments
 
 
-def outcome_of(running: RunningJob, error: BaseException) -> Outcome:
+def outcome_of(running: JobRun, error: BaseException) -> Outcome:
     """Return the outcome of a run whose handler raised this error, or that met it at its end."""
     break_cycles(error)
     match error:
@@ -140,12 +139,12 @@ def outcome_of(running: RunningJob, error: BaseException) -> Outcome:
             return ended_by(running, error)
 
 
-def _released(running: RunningJob, why: str) -> Released | Errored:
+def _released(running: JobRun, why: str) -> Released | Errored:
     """Return the outcome of a run that was cut short through no fault of its own."""
     return not_repeated(why) if running.declaration.at_most_once else Released()
 
 
-def ended_by(running: RunningJob, error: BaseException) -> Outcome:
+def ended_by(running: JobRun, error: BaseException) -> Outcome:
     """Return the outcome of a run that raised this error; an interrupt from outside takes precedence."""
     rules = running.declaration.errors
     if running.interrupted_by is None:
@@ -164,7 +163,7 @@ def ended_by(running: RunningJob, error: BaseException) -> Outcome:
     return Errored(timed_out, delay=error.after) if isinstance(error, Retry) else rules.outcome(timed_out)
 
 
-def _met_read_only_server(running: RunningJob, error: BaseException) -> bool:
+def _met_read_only_server(running: JobRun, error: BaseException) -> bool:
     """Return whether the run failed because its connection leads to a read-only server, as in a failover.
 
     A handler that begins READ ONLY transactions gets the same error by its own fault, so the server is asked.
@@ -178,7 +177,7 @@ def _met_read_only_server(running: RunningJob, error: BaseException) -> bool:
 
 
 @contextmanager
-def lease_lost(running: RunningJob) -> Generator[None]:
+def lease_lost(running: JobRun) -> Generator[None]:
     """Raise LeaseLost for the error of a statement that found the lease lost."""
     try:
         yield
@@ -188,7 +187,7 @@ def lease_lost(running: RunningJob) -> Generator[None]:
         raise
 
 
-def call_handler(arguments: dict[str, Any], running: RunningJob) -> None:
+def call_handler(arguments: dict[str, Any], running: JobRun) -> None:
     """Call the handler. Raises TaskInvalid if it returned an awaitable, since nothing has run then."""
     task = running.declaration
     try:
@@ -208,7 +207,7 @@ def call_handler(arguments: dict[str, Any], running: RunningJob) -> None:
 
 
 @contextmanager
-def store_transaction(running: RunningJob, *, clears: bool = False) -> Generator[StoreJobContext | None]:
+def store_transaction(running: JobRun, *, clears: bool = False) -> Generator[StoreJobContext | None]:
     """Open a transaction as the job's store. Raises Discard if the store's row is gone."""
     connection, store_id = running.connection, running.store_id
     assert store_id is not None  # noqa: S101 - decode refused a store task without one
@@ -228,14 +227,14 @@ def store_transaction(running: RunningJob, *, clears: bool = False) -> Generator
         yield None
 
 
-def refuse_vanished_store(running: RunningJob, *, clears: bool = False) -> None:
+def refuse_vanished_store(running: JobRun, *, clears: bool = False) -> None:
     """Raise Discard if the store's row is gone; ``clears`` a store that was set on the session by hand."""
     with store_transaction(running, clears=clears) as own:
         if own is not None:
             own.commit_after("SELECT")
 
 
-def _refuse_unseen_store(running: RunningJob, exists: str) -> None:
+def _refuse_unseen_store(running: JobRun, exists: str) -> None:
     if in_one_trip(running.connection, f"SELECT {exists}").get_value(0, 0) != b"t":
         raise Discard("the store no longer exists")
 

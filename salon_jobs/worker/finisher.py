@@ -20,9 +20,9 @@ from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
 from salon_jobs.db import statements
 from salon_jobs.db.statements import is_held_up
 from salon_jobs.jobs.answers import awaited
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.process.loop import Loop, Outage
 from salon_jobs.tenancy.connections import finish_resets, tidy_connections
 from salon_jobs.worker.buffer import JobBuffer
@@ -82,11 +82,11 @@ class Finisher(Loop):
         self._urgent = threading.Event()
         # Somebody waits for the end of one of them.
         self._is_awaited = threading.Event()
-        self._ended: deque[RunningJob] = deque()
-        self._held_up: deque[tuple[RunningJob, Outcome]] = deque()
+        self._ended: deque[JobRun] = deque()
+        self._held_up: deque[tuple[JobRun, Outcome]] = deque()
         self._try_held_up_at = float("inf")
         # What is left of the current batch.
-        self._parts: list[list[RunningJob]] = []
+        self._parts: list[list[JobRun]] = []
         self._progressed_at = time.monotonic()
         self._most_per_statement, self._most_kept = most_per_statement, most_kept
 
@@ -108,7 +108,7 @@ class Finisher(Loop):
         """Return the jobs whose end is not written, and perhaps some of those of the current batch whose end is."""
         return [run.id for run in self._unwritten()]
 
-    def end(self, running: RunningJob, outcome: Outcome) -> None:
+    def end(self, running: JobRun, outcome: Outcome) -> None:
         """Write the end of a run, on its thread, waiting out any outage: until then the job is ours, and runs once.
 
         A success is written later, or only reported if its own transaction has written it; this waits while the results
@@ -191,7 +191,7 @@ class Finisher(Loop):
             self._write(batch, is_tidy=is_tidy)
             is_tidy = False  # receivers were called
 
-    def _write(self, batch: list[RunningJob], *, is_tidy: bool) -> None:
+    def _write(self, batch: list[JobRun], *, is_tidy: bool) -> None:
         """Write one batch, waiting out any outage; of what the server refuses, write the halves.
 
         So the one run that it refuses is found, and fails. ``is_tidy``: the loop has just tidied the connections.
@@ -246,7 +246,7 @@ class Finisher(Loop):
             self._jobs.forget(jobs)
         self._parts = []
 
-    def _write_once(self, part: list[RunningJob]) -> None:
+    def _write_once(self, part: list[JobRun]) -> None:
         """Write and report what can be written, and remove it from the part; keep what is locked for the next round."""
         self._report_written(part)
         plain = [running for running in part if running.result is None]
@@ -267,7 +267,7 @@ class Finisher(Loop):
             self._jobs.forget([part.pop().job])
             self._progressed()
 
-    def _report_written(self, part: list[RunningJob]) -> None:
+    def _report_written(self, part: list[JobRun]) -> None:
         """Remove from the part what is written, and report it."""
         written = [running for running in part if running.is_written]
         if written:
@@ -276,7 +276,7 @@ class Finisher(Loop):
             self._progressed()
             report_successes(written, self._progressed)
 
-    def _settle(self, running: RunningJob, outcome: Outcome) -> None:
+    def _settle(self, running: JobRun, outcome: Outcome) -> None:
         """Write an end; if another transaction holds it up, by the row or by the job's key, try it until it is written.
 
         Until then the job stays ours; if the process stops first, others rescue it. Raises other database errors.
@@ -325,7 +325,7 @@ class Finisher(Loop):
             return False
         return True
 
-    def _unwritten(self) -> list[RunningJob]:
+    def _unwritten(self) -> list[JobRun]:
         held_up = [run for running, _ in self._held_up.copy() for run in running.runs]
         return [*chain(*self._parts), *held_up, *self._ended.copy()]
 
@@ -333,13 +333,13 @@ class Finisher(Loop):
         self._progressed_at = time.monotonic()
 
 
-def size_of(running: RunningJob) -> int:
+def size_of(running: JobRun) -> int:
     """Return how many characters a run keeps in memory until its end is written; 0 if that is little."""
     size = len(running.job.payload) + (0 if running.result is None else len(running.result.value))
     return size if size > _SMALL else 0
 
 
-def _lacks(error: Exception, running: RunningJob, failure: Outcome | None) -> bool:
+def _lacks(error: Exception, running: JobRun, failure: Outcome | None) -> bool:
     """Return whether one end met a server without time or resources, which is no fault of an end of this size.
 
     The end of a run without a result, and a failure, are as small as ends can be.

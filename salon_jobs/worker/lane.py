@@ -20,9 +20,9 @@ from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.tracing import is_observed, observing
-from salon_jobs.jobs import current, registry
-from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.run import JobRun, current_run, refuse_open_transaction
 from salon_jobs.signals import job_started
 from salon_jobs.tenancy.active import ActiveContext, become_system_task
 from salon_jobs.worker import deadlines
@@ -46,7 +46,7 @@ _LOOK_EVERY_S: Final = 1.0
 _INTERRUPT_S: Final = 1.0
 
 
-class AwaitingRun(RunningJob):
+class AwaitingRun(JobRun):
     """Run of a coroutine. Its connection is that of its latest turn on one of the threads."""
 
     turns: Turns
@@ -97,7 +97,7 @@ class AsyncLane:
         return len(self._runs)
 
     @property
-    def runs(self) -> list[RunningJob]:
+    def runs(self) -> list[JobRun]:
         """The runs in progress."""
         return list(self._runs.values())
 
@@ -119,7 +119,7 @@ class AsyncLane:
         runs = [running for running in self._runs.copy().values() if self._cancel(running, Interrupted)]
         self._cancel_queries(runs)
 
-    def interrupt(self, running: RunningJob, kind: type[Interrupted]) -> bool:
+    def interrupt(self, running: JobRun, kind: type[Interrupted]) -> bool:
         """Cancel a run's coroutine and its query; return False if it cannot be interrupted now.
 
         Only a shutdown interrupts a second time. The query is one of those that the coroutine had asked for when it was
@@ -231,7 +231,7 @@ class AsyncLane:
         begun = await _on_thread(turns, begin, running) if needs_database else begin(running)
         if not isinstance(begun, dict):
             return begun
-        current.running.set(running)
+        current_run.set(running)
         try:
             if job_started.receivers:
                 await _on_thread(turns, copy_context().run, job_started.send_robust, task, job=running)

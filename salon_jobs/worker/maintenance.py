@@ -23,9 +23,9 @@ from salon_jobs.core.units import in_seconds
 from salon_jobs.db import statements
 from salon_jobs.db.statements import briefly, is_held_up
 from salon_jobs.jobs import enqueue, registry
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.pruning import Pruner
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.waiting import QueueFront, count_rest, look_at_queue, record_depths
 from salon_jobs.process.heartbeat import application_name
@@ -190,7 +190,7 @@ def _fail_overdue(run: InFlightRun, leases: Leases) -> None:
     task = None if job is None else registry.get_declaration(job.task)
     # None of the jobs of a chunk that took too long is charged: they are rescued, and run one by one.
     if job is not None and task is not None and not joins_chunk(task, job):
-        running = RunningJob(job, task, leases, leases.connection)
+        running = JobRun(job, task, leases, leases.connection)
         running.started = run.began
         took_s = run.kill_at - run.began
         killed = TimedOut(f"timed out, went on for {in_seconds(took_s)} and was killed with its process")

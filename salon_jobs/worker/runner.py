@@ -22,8 +22,8 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.tracing import is_observed, observing
 from salon_jobs.core.vital import vitally
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.tenancy.connections import (
     drop_connections,
     finish_resets,
@@ -81,7 +81,7 @@ class Runner:
         # Whether resets of this thread's sessions may have been sent and not answered.
         self._resets = False
         self._lock = threading.Lock()
-        self._running: RunningJob | None = None
+        self._running: JobRun | None = None
         self._thread = self._new_thread()
 
     def start(self) -> None:
@@ -95,7 +95,7 @@ class Runner:
         return not self._thread.is_alive()
 
     @property
-    def current(self) -> RunningJob | None:
+    def current(self) -> JobRun | None:
         """The run in progress."""
         return self._running
 
@@ -105,7 +105,7 @@ class Runner:
         if running is not None:
             self.interrupt(running, Interrupted)
 
-    def interrupt(self, running: RunningJob, kind: type[Interrupted]) -> bool:
+    def interrupt(self, running: JobRun, kind: type[Interrupted]) -> bool:
         """Raise ``kind`` in the handler of this run and cancel its query; return False if it cannot be interrupted now.
 
         Only a shutdown interrupts a second time. The lock is held until the server has received the cancel request, and
@@ -156,7 +156,7 @@ class Runner:
         try:
             while (job := self._jobs.take(self._number)) is not None:
                 jobs = [job]
-                running: RunningJob | None = None
+                running: JobRun | None = None
                 try:
                     running = self._prepare(jobs, idle_since)
                     # A copy, so that whatever a handler or an exception inside our own code leaves in it ends with the
@@ -184,7 +184,7 @@ class Runner:
             thread.start()
             self._thread = thread
 
-    def _prepare(self, jobs: list[ClaimedJob], idle_since: float) -> RunningJob:
+    def _prepare(self, jobs: list[ClaimedJob], idle_since: float) -> JobRun:
         """Return the run of the one job in ``jobs``, and add to the list those that run in one chunk with it."""
         [job] = jobs
         if self._resets:
@@ -203,13 +203,13 @@ class Runner:
                 keep_wrappers(connection, connection.execute_wrappers)
         if task.chunk is not None:
             return ChunkRun.of(jobs, task, self._leases, connection, resets_session=True)
-        return RunningJob(job, task, self._leases, connection, resets_session=True)
+        return JobRun(job, task, self._leases, connection, resets_session=True)
 
-    def _run_observed(self, running: RunningJob) -> None:
+    def _run_observed(self, running: JobRun) -> None:
         with observing(running.start_trace()):
             self._run_job(running)
 
-    def _run_job(self, running: RunningJob) -> None:
+    def _run_job(self, running: JobRun) -> None:
         self._deadlines.begin(running, self.interrupt, self._in_flight, self._number)
         outcome = self._execute(running)
         end_copy()  # of a callback after the commit, or of a receiver
@@ -220,7 +220,7 @@ class Runner:
             del outcome  # as in _execute
         running.forget_error()
 
-    def _execute(self, running: RunningJob) -> Outcome:
+    def _execute(self, running: JobRun) -> Outcome:
         """Call the handler; whatever interrupts it, or our own code around it, decides the outcome."""
         chunk = running if isinstance(running, ChunkRun) else None
         outcome: Outcome | None = None
@@ -244,7 +244,7 @@ class Runner:
                 # It hit code around the handler. The fence shows whether the handler's transaction had committed.
                 outcome = outcome or (ended_by(running, error) if chunk is None else chunk.ended_by(error))
 
-    def _free_thread(self, running: RunningJob, outcome: Outcome) -> None:
+    def _free_thread(self, running: JobRun, outcome: Outcome) -> None:
         """Have nothing interrupt the thread any more, and leave its connections clean for the next job."""
         running.ended = time.monotonic()
         runs = running.runs

@@ -20,7 +20,7 @@ from salon_jobs.control import limit, pause, resume
 from salon_jobs.core.errors import ConfigurationError, OptionInvalid, PayloadInvalid, SalonJobsError, UnknownFanOut
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import FanOut, FanOutProgress, FanOutResult, Task, control, fan_out_progress
-from salon_jobs.jobs.current import running
+from salon_jobs.jobs.run import current_run
 from tests import tasks
 from tests.jobs.rows import count, jobs
 from tests.support import behind_transaction, change, claim, run_due, running_job, seen
@@ -119,11 +119,11 @@ def at_tick(tick: datetime | None, *of: Any, **arguments: Any) -> FanOutResult:
     """Fan out as a handler whose job stems from a tick."""
     seconds = None if tick is None else tick.timestamp()
     job = ClaimedJob(1, "test-system", None, "{}", "default", 0, 0.0, 0, 3, 1, False, seconds, 0.0, 0)
-    token = running.set(running_job(job, 1))
+    token = current_run.set(running_job(job, 1))
     try:
         return fan_out(*of, **arguments)
     finally:
-        running.reset(token)
+        current_run.reset(token)
 
 
 def test_tick_fans_out_once(stores: list[UUID], process_id: int) -> None:

@@ -15,8 +15,8 @@ from salon_jobs.core.metrics import BUCKETS, bucket_of
 from salon_jobs.core.outcomes import Discard, Released, Snooze
 from salon_jobs.dashboard.queues import SPANS, history
 from salon_jobs.jobs import statistics
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.pruning import PruneCounts, Pruner
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.jobs.statistics import STORED_OUTCOMES, TaskStatistics, totals
 from salon_jobs.worker import ends
 from salon_jobs.worker import maintenance as maintenance_module
@@ -47,7 +47,7 @@ def outcomes() -> dict[str, dict[str, int]]:
     return {each.task: {k: v for k, v in each.outcomes.items() if v} for each in totals(HOUR, using="operator")}
 
 
-def ended_run(process_id: int, *, took_s: float = 1, waited_s: float = 1) -> RunningJob:
+def ended_run(process_id: int, *, took_s: float = 1, waited_s: float = 1) -> JobRun:
     """Return a run of a claimed job that took and waited so long."""
     tasks.system.enqueue()
     [job] = claim(process_id, 1)

@@ -21,10 +21,10 @@ from salon_jobs import tenant_context
 from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.enqueue import wake_ups
 from salon_jobs.jobs.leases import FEW
 from salon_jobs.jobs.limits import Limits
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.worker.chunks import ChunkRun
 from salon_jobs.worker.executor import execute
 from salon_jobs.worker.fair_claim import FairClaim
@@ -97,7 +97,7 @@ class Case:
             return leases.claim_due(registry.task_names(), FEW)
         return FairClaim(leases, None).claim(self.count, Limits({})).jobs
 
-    def run(self, jobs: Sequence[ClaimedJob], process_id: int, found: Costs) -> list[RunningJob]:
+    def run(self, jobs: Sequence[ClaimedJob], process_id: int, found: Costs) -> list[JobRun]:
         """Run them as a worker's thread does, to which its session belongs: in one chunk, or one after the other.
 
         A chunk has all of them, however many its task allows.

@@ -24,7 +24,7 @@ from salon_jobs import Discard, Snooze, current_job
 from salon_jobs.core.errors import CancelRequested, Interrupted, TimedOut
 from salon_jobs.db.libpq import converted
 from salon_jobs.db.statements import in_one_trip
-from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.tenancy.connections import AS_CONNECTED, watched
 from tests.support import change, connected, seen
 from tests.tenancy.probe import ask, backend, execute, fail, fail_in_database, in_thread, round_trips, visible
@@ -126,7 +126,7 @@ def test_session_after_interrupted_job(
 ) -> None:
     sequence = jobs()
 
-    def interrupt_it_asleep(running: RunningJob, pid: int) -> None:
+    def interrupt_it_asleep(running: JobRun, pid: int) -> None:
         # The server ignores a request to cancel what it has not begun.
         sleeping = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND pid = %s"
         eventually(lambda: seen(sleeping, pid))

@@ -11,8 +11,8 @@ from django.db import OperationalError, connections
 from salon_jobs.core.errors import OutcomeUnknown
 from salon_jobs.core.outcomes import Errored, Outcome, Released, Split, Succeeded, Unknown
 from salon_jobs.jobs import leases, statistics
-from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.jobs.statistics import OUTCOMES, TaskStatistics
 from salon_jobs.jobs.timeline import Timeline
 from salon_jobs.signals import job_finished
@@ -43,7 +43,7 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> Readings:
     return found
 
 
-def one_run(work: Work, outcome: Outcome | None = None) -> RunningJob:
+def one_run(work: Work, outcome: Outcome | None = None) -> JobRun:
     """Return a run that can have this outcome."""
     job = work.claim_one(None, tasks.system)
     return chunk_of([job], work.process_id) if isinstance(outcome, Split) else running_job(job, work.process_id)

@@ -20,8 +20,7 @@ from django.dispatch import Signal
 from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TimedOut
-from salon_jobs.jobs import current
-from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.run import JobRun, current_run
 from salon_jobs.signals import job_finished, job_started
 from salon_jobs.tenancy.active import ActiveContext, detach_contexts
 from salon_jobs.tenancy.connections import is_in_use
@@ -278,13 +277,13 @@ def test_receivers_around_handler(work: Work, monkeypatch: pytest.MonkeyPatch) -
     async def handler(**_: object) -> None:
         raise ValueError
 
-    def begin(job: RunningJob, **_: object) -> None:
-        heard.append(("started", current.running.get() is job, traced.get()))
+    def begin(job: JobRun, **_: object) -> None:
+        heard.append(("started", current_run.get() is job, traced.get()))
 
-    def end(job: RunningJob, **_: object) -> None:
+    def end(job: JobRun, **_: object) -> None:
         lane.cancel(job.id, job.job.lease)
         with tenant_context(work.stores[0]):
-            heard.append(("finished", current.running.get(), traced.get(), job.cancelled()))
+            heard.append(("finished", current_run.get(), traced.get(), job.cancelled()))
 
     monkeypatch.setattr(lane_module, "is_observed", lambda: True)
     monkeypatch.setattr(lane_module, "observing", observing)

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from salon_jobs import Discard, Snooze
 from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.core.records import JobState
-from salon_jobs.jobs.current import running
+from salon_jobs.jobs.run import current_run
 from salon_jobs.signals import job_enqueued, job_finished, job_started
 from tests import tasks
 from tests.support import change, job_row, run_due, seen
@@ -32,7 +32,7 @@ def heard() -> Iterator[Heard]:
         sent.append(("enqueued", sender, [handle.id for handle in handles]))
 
     def started(sender: Any, job: Any, **_: Any) -> None:
-        sent.append(("started", sender, job.id, running.get() is job, connection.in_atomic_block))
+        sent.append(("started", sender, job.id, current_run.get() is job, connection.in_atomic_block))
 
     def finished(sender: Any, job: Any, state: JobState, error: BaseException | None, **_: Any) -> None:
         row = job_row(job.id)  # as others see it
