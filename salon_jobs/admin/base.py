@@ -31,8 +31,8 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.access.roles import FEW_ROWS
 from salon_jobs.admin.cells import ALL, SHOW
-from salon_jobs.conf import REQUEST_STORES
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.schema import REQUEST_STORES
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.records import StoreId

@@ -23,8 +23,9 @@ from salon_jobs.brokers.broker import configured
 from salon_jobs.brokers.registry import make_publisher, make_source, publisher_services
 from salon_jobs.checks.bounds import check_bounds, check_server_timeouts
 from salon_jobs.checks.isolation import check_isolation
-from salon_jobs.conf import REQUEST_STORES, in_tests, is_eager, middleware
+from salon_jobs.conf import in_tests, is_eager, middleware
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.schema import REQUEST_STORES
 from salon_jobs.conf.sections import PRODUCER_REMEDY, service_of
 from salon_jobs.conf.store_key import StoreKey, key_of
 from salon_jobs.core.destinations import parse_destination
@@ -74,7 +75,7 @@ def check_settings() -> list[CheckMessage]:
     try:
         store_model, database = conf.store_model, conf.database
     except ConfigurationError as error:
-        return [Error(str(error), id="salon_jobs.E001", hint=_settings_hint(str(error)))]
+        return [Error(fault, id="salon_jobs.E001", hint=_settings_hint(fault)) for fault in error.args]
     errors: list[CheckMessage] = []
     if (fault := not_postgresql(database)) is not None:
         errors.append(Error(fault, hint=POSTGRESQL_REMEDY, id="salon_jobs.E002"))

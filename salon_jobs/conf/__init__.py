@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
@@ -31,8 +31,6 @@ else:
     __getattr__ = lazy_names(__name__, {"Roles": "schema", "Settings": "schema"})
 
 T = TypeVar("T")
-# The built-in ways to find the store of a request; any other value is the dotted path of a class.
-REQUEST_STORES = ("membership", "header", "session", "subdomain")
 
 
 def _load() -> Settings:
@@ -63,10 +61,6 @@ def task_backends() -> set[str]:
     given: dict[str, dict[str, Any]] = getattr(django_settings, "TASKS", {})
     paths = (parameters.get("BACKEND", "") for parameters in given.values())
     return {path for path in paths if not path.startswith(("django.tasks.", "django_tasks."))}
-
-
-# What MAX_PAYLOAD is at least: smaller payloads need not be compared with it.
-LEAST_BOUND: Final = 1024
 
 
 def is_given(key: str) -> bool:

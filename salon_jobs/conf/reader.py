@@ -1,74 +1,105 @@
-"""Reader of one nested section of ``SALON_JOBS`` into its dataclass. Every error names the field."""
+"""Reader of the sections of ``SALON_JOBS``: msgspec checks each value by its type, and every error names the key."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import field, fields
 from datetime import timedelta
-from types import MappingProxyType
-from typing import Any, Final, TypeVar, cast
+from functools import cache, partial
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
 
 from salon_jobs.core.errors import ConfigurationError, suggest
 
 T = TypeVar("T")
-# Returns the value to keep, or raises ValueError saying what it must be.
+# Reads a value in place of msgspec: returns the value to keep, or raises ValueError saying what it must be.
 Reader = Callable[[Any], Any]
+# Marks a field whose value errors leave out.
+SECRET: Final = object()
 
 
-def setting(default: Any, reader: Reader, *, secret: bool = False) -> Any:
-    """Declare a field of a section: its default (or default factory), and the reader that checks a given value.
+class Section(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
+    """Base of the sections. A field's type says what a value must be, and its default stands for a missing key.
 
-    A secret is left out of errors, and of the section's repr, which a traceback with local variables would show.
+    Where the type alone does not say it, ``Meta`` adds the bounds or the description; a ``Reader`` in the annotation
+    reads what msgspec cannot.
     """
-    metadata = {"reader": reader, "secret": secret}
-    if callable(default):
-        return field(default_factory=default, repr=not secret, metadata=metadata)
-    return field(default=default, repr=not secret, metadata=metadata)
+
+    def __repr__(self) -> str:
+        # Without values: a traceback with local variables would show secrets.
+        return f"<{type(self).__name__}>"
 
 
 def read_section(kind: type[T], value: object, *, path: str, others: Mapping[str, Reader] = MappingProxyType({})) -> T:
-    """Build ``kind`` from a dict with its field names in upper case. Raises ConfigurationError naming the field.
+    """Build a section from a dict. Raises ConfigurationError with all that is wrong in it, each naming its field.
 
     ``others`` are readers of keys that are declared elsewhere: they are validated here, and not kept.
     """
+    if isinstance(value, kind):
+        return value
     if not isinstance(value, dict):
         raise ConfigurationError(f"{path} must be a dict, not {type(value).__name__}")
-    known = {f.name.upper(): f for f in fields(cast("Any", kind))}
+    known = _fields(cast("Any", kind))
     read: dict[str, Any] = {}
+    faults: list[str] = []
     for key, given in cast("dict[str, Any]", value).items():
-        if key in others:
-            others[key](given)
-            continue
-        if key not in known:
-            keys = sorted({*known, *others})
-            raise ConfigurationError(f"{path} has an unknown key {key!r}; {suggest(str(key), keys)}")
-        at = f"{path}[{key!r}]"
         try:
-            read[known[key].name] = known[key].metadata["reader"](given)
-        except ValueError as error:
-            shown = type(given).__name__ if known[key].metadata["secret"] else repr(given)
-            raise ConfigurationError(f"{at} must be {error}, not {shown}") from None
+            if key in others:
+                others[key](given)
+            elif key in known:
+                read[known[key].name] = read_value(known[key].type, given, path=f"{path}[{key!r}]")
+            else:
+                faults.append(f"{path} has an unknown key {key!r}; {suggest(str(key), sorted({*known, *others}))}")
+        except ConfigurationError as error:
+            faults += error.args
+    if faults:
+        raise ConfigurationError(*faults)
     return kind(**read)
 
 
-def optional(read: Reader) -> Reader:
-    """Read None, or what the reader accepts."""
+@cache
+def _fields(kind: Any) -> dict[str, msgspec.structs.FieldInfo]:
+    """Return the fields by key, once: to resolve their types takes longer than to read them."""
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
 
-    def read_optional(value: Any) -> Any:
-        try:
-            return None if value is None else read(value)
-        except ValueError as error:
-            raise ValueError(f"{error}, or None") from None
 
-    return read_optional
+def read_value(kind: Any, given: Any, *, path: str) -> Any:
+    """Read one value of a type, annotated as that of a section's field. Raises ConfigurationError naming the field."""
+    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if given is None and NoneType in choices:
+        return None
+    declared = choices[0]
+    if Section in getattr(declared, "__mro__", ()):
+        return read_section(declared, given, path=path)
+    notes = getattr(declared, "__metadata__", ())
+    try:
+        for reader in filter(callable, notes):
+            return reader(given)
+        return msgspec.convert(given, declared)
+    except ValueError as error:
+        must_be = _description(declared, notes) if isinstance(error, msgspec.ValidationError) else str(error)
+        or_none = ", or None" if NoneType in choices else ""
+        shown = type(given).__name__ if SECRET in notes else repr(given)
+        raise ConfigurationError(f"{path} must be {must_be}{or_none}, not {shown}") from None
+
+
+def _description(kind: Any, notes: tuple[Any, ...]) -> str:
+    for note in notes:
+        if isinstance(note, Meta):
+            return note.description or f"a whole number from {note.ge} to {note.le}"
+    return f"one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else "True or False"
+
+
+Text = Annotated[str, Meta(min_length=1, description="a string that is not empty")]
+Names = Annotated[tuple[Text, ...], Meta(description="a list of strings")]
+Texts = Annotated[Mapping[str, str], Meta(description="a dict of strings to strings")]
 
 
 def text(value: Any) -> str:
     """Read a non-empty string."""
-    if not isinstance(value, str) or not value:
-        raise ValueError("a string that is not empty")
-    return value
+    return msgspec.convert(value, Text)
 
 
 def secret_text(value: Any) -> str:
@@ -76,33 +107,15 @@ def secret_text(value: Any) -> str:
     return text(value.rstrip("\r\n") if isinstance(value, str) else value)
 
 
-def matching(pattern: str, what: str) -> Reader:
-    """Read a string of this form; errors say ``what`` it must be."""
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise ValueError(what)
-        return value
-
-    return read
+def secret_pair(value: Any) -> tuple[str, str]:
+    """Read two secrets that belong together, such as a user and a password."""
+    one, other = msgspec.convert(value, tuple[str, str])
+    return secret_text(one), secret_text(other)
 
 
-def flag(value: Any) -> bool:
-    """Read True or False."""
-    if value is not True and value is not False:
-        raise ValueError("True or False")
-    return bool(value)
-
-
-def count(least: int, most: int) -> Reader:
-    """Read a whole number from ``least`` to ``most``."""
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise ValueError(f"a whole number from {least} to {most}")
-        return value
-
-    return read
+def names(value: Any) -> tuple[str, ...]:
+    """Read a list of strings."""
+    return msgspec.convert(value, Names)
 
 
 def duration(value: Any, *, zero: bool = False) -> timedelta:
@@ -115,25 +128,8 @@ def duration(value: Any, *, zero: bool = False) -> timedelta:
     return value
 
 
-def names(value: Any) -> tuple[str, ...]:
-    """Read a list of strings."""
-    items: tuple[Any, ...] = tuple(value) if type(value) in (list, tuple) else (None,)
-    if not all(isinstance(name, str) and name for name in items):
-        raise ValueError("a list of strings")
-    return items
-
-
-def one_of(*choices: str) -> Reader:
-    """Read one of these strings."""
-
-    def read(value: Any) -> Any:
-        if value not in choices:
-            raise ValueError(f"one of {', '.join(choices)}")
-        return value
-
-    return read
-
-
+Duration = Annotated[timedelta, duration]
+DurationOrZero = Annotated[timedelta, partial(duration, zero=True)]
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -144,24 +140,3 @@ def log_level(value: Any) -> str:
     if level not in LEVELS:
         raise ValueError("debug, info, warning, error or critical")
     return level
-
-
-def pair(first: str, second: str, *, each: Reader = text) -> Reader:
-    """Read two strings that belong together; errors call them ``first`` and ``second``."""
-
-    def read(value: Any) -> Any:
-        try:
-            one, other = map(each, value if type(value) in (list, tuple) else ())
-        except ValueError:
-            raise ValueError(f"a pair ({first}, {second}) of strings") from None
-        return one, other
-
-    return read
-
-
-def texts(value: Any) -> Mapping[str, str]:
-    """Read a dict of strings to strings."""
-    items = cast("dict[str, str]", value) if isinstance(value, dict) else {}
-    if items is not value or not all(type(word) is str for pair in items.items() for word in pair):
-        raise ValueError("a dict of strings to strings")
-    return dict(items)

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
 from datetime import timedelta
-from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from django.db import DEFAULT_DB_ALIAS
+from msgspec import Meta, ValidationError, convert, field
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
-from salon_jobs.conf import LEAST_BOUND, REQUEST_STORES
 from salon_jobs.conf.reader import (
-    count,
-    duration,
-    flag,
+    SECRET,
+    Duration,
+    DurationOrZero,
+    Names,
+    Section,
+    Text,
+    Texts,
     log_level,
-    matching,
     names,
-    one_of,
-    optional,
     read_section,
-    setting,
     text,
-    texts,
 )
 from salon_jobs.conf.sections import BROKERS, ConsumerSettings, LoggingSettings, OutboxSettings, read_consumers
 from salon_jobs.core.backoff import Backoff
@@ -35,22 +32,24 @@ from salon_jobs.core.errors import ConfigurationError, require_within
 from salon_jobs.core.redaction import SENSITIVE
 
 _URL = "a URL such as postgresql://role:password@host:5432/database"
-_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
+# The built-in ways to find the store of a request; any other value is the dotted path of a class.
+REQUEST_STORES: Final = ("membership", "header", "session", "subdomain")
+_ROLE_NAME: Final = r"^[a-z_][a-z0-9_$]{0,62}\Z"
+_Role = Annotated[str, Meta(pattern=_ROLE_NAME, description="a plain lower-case role name")]
 
 
-@dataclass(frozen=True, slots=True)
-class Roles:
+class Roles(Section, frozen=True, rename=None):
     """Names of this deployment's database roles (least privilege, one role per purpose)."""
 
-    migrator: str = "migrator"
-    web: str = "app"
-    worker: str = "worker_runtime"
-    operator: str = "jobs_operator"
-    fan_out_owner: str = "worker_fanout_owner"
+    migrator: _Role = "migrator"
+    web: _Role = "app"
+    worker: _Role = "worker_runtime"
+    operator: _Role = "jobs_operator"
+    fan_out_owner: _Role = "worker_fanout_owner"
     # Reads the rows of all stores and changes nothing; there is none unless it is named.
-    support: str | None = None
+    support: _Role | None = None
     # NOLOGIN owners of the host application's own narrow SECURITY DEFINER functions.
-    extra_owners: tuple[str, ...] = ()
+    extra_owners: Annotated[tuple[_Role, ...], Meta(description="a list of plain lower-case role names")] = ()
 
     def __post_init__(self) -> None:
         """Raise ConfigurationError if one role has two purposes."""
@@ -93,17 +92,19 @@ def _backoff(value: Any) -> Backoff:
 
 def _listen(value: Any) -> bool | str:
     try:
-        return _url(value) if isinstance(value, str) else flag(value)
+        return value if isinstance(value, bool) else _url(value)
+    except ValidationError:
+        raise
     except ValueError as error:
-        raise ValueError(f"True, False or {error}" if isinstance(value, str) else "True, False or a URL") from None
+        raise ValueError(f"True, False or {error}") from None
 
 
 # Keys of ROLES that name one role each.
-_ROLE_KEYS = tuple(field.name for field in fields(Roles) if field.name != "extra_owners")
+_ROLE_KEYS: Final = tuple(key for key in Roles.__struct_fields__ if key != "extra_owners")
 
 
 def _passwords(value: Any) -> Mapping[str, str]:
-    passwords = texts(value)
+    passwords: dict[str, str] = convert(value, Texts)
     if not passwords.keys() <= set(_ROLE_KEYS):
         raise ValueError(f"a dict of role key ({', '.join(sorted(_ROLE_KEYS))}) to password")
     return passwords
@@ -114,9 +115,6 @@ def _paths(value: Any) -> tuple[str, ...]:
     if not all(path.startswith("/") and path.endswith("/") for path in paths):
         raise ValueError("a list of paths that begin and end with a slash, such as '/admin/'")
     return paths
-
-
-_model = matching(r"\w+\.\w+", "'app_label.Model'")
 
 
 def _guc(value: Any) -> str:
@@ -143,34 +141,11 @@ def _request_store(value: Any) -> str:
     return how
 
 
-def _roles(value: Any) -> Roles:
-    if isinstance(value, Roles):
-        return value
-    if not isinstance(value, dict):
-        raise ValueError("a dict of role names")  # noqa: TRY004 - as above
-    given: dict[str, Any] = {**cast("dict[str, Any]", value)}
-    known = {*_ROLE_KEYS, "extra_owners"}
-    if unknown := sorted(map(str, set(given) - known)):
-        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {unknown}; choose from {sorted(known)}")
-    try:
-        given["extra_owners"] = names(given.get("extra_owners", ()))
-        roles = Roles(**given)
-    except ValueError as error:
-        raise ConfigurationError(f"SALON_JOBS['ROLES']['extra_owners'] must be {error}") from None
-    role_names: tuple[Any, ...] = roles.names
-    for name in role_names:
-        if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
-            raise ConfigurationError(f"SALON_JOBS['ROLES']: {name!r} is not a plain lower-case role name")
-    return roles
+_Model = Annotated[str, Meta(pattern=r"^\w+\.\w+\Z", description="'app_label.Model'")]
+_Million = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
-def _part(kind: type[Any], key: str) -> Any:
-    """Declare a nested section with keys of its own."""
-    return setting(kind, partial(read_section, kind, path=f"SALON_JOBS[{key!r}]"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Section, frozen=True):
     """The validated settings; the field names in upper case are the keys of ``SALON_JOBS``.
 
     Without ``store_model`` this is a job queue without tenants. Without ``roles`` there is one database user and no RLS
@@ -180,51 +155,54 @@ class Settings:
     # The function that lists the stores; migrations create it.
     fan_out_function: ClassVar[str] = "public.list_store_ids_for_fan_out"
 
-    store_model: str | None = setting(None, optional(_model))
-    store_guc: str = setting("app.current_store_id", _guc)
-    request_store: str = setting("membership", _request_store)
-    request_header: str = setting("X-Store-Id", matching(r"[A-Za-z0-9-]+", "the name of a header"))
-    request_session_key: str = setting("store_id", text)
-    request_without_store: str = setting("choose", one_of("choose", "refuse", "continue"))
-    paths_without_store: tuple[str, ...] = setting((), _paths)
-    strict: bool | None = setting(None, optional(flag))
-    eager: bool = setting(False, flag)
-    eager_limit: int = setting(100, count(1, 1_000_000))
-    membership_model: str | None = setting(None, optional(_model))
-    database: str = setting(DEFAULT_DB_ALIAS, text)
-    operator_database: str | None = setting(None, optional(text))
-    roles: Roles | None = setting(None, optional(_roles))
-    bootstrap_url: str | None = setting(None, optional(_url), secret=True)
-    role_passwords: Mapping[str, str] = setting(dict[str, str], _passwords, secret=True)
-    on_drift: str = setting("warn", one_of("refuse", "warn", "ignore"))
-    listen: bool | str = setting(True, _listen, secret=True)
-    poll_interval: timedelta = setting(timedelta(seconds=1), duration)
-    process_silent_after: timedelta = setting(timedelta(seconds=15), duration)
-    shutdown_grace: timedelta = setting(timedelta(seconds=30), duration)
-    concurrency: int = setting(8, count(1, 1000))
-    async_concurrency: int = setting(100, count(1, 5000))
-    processes: int | None = setting(None, optional(count(1, 1000)))
-    store_concurrency: int | None = setting(None, optional(count(1, 1_000_000)))
-    retain_succeeded: timedelta | None = setting(timedelta(0), optional(partial(duration, zero=True)))
-    keep_log: str = setting("failed", one_of("failed", "all", "none"))
-    result_retention: timedelta = setting(timedelta(days=1), partial(duration, zero=True))
-    retain_failed: timedelta | None = setting(timedelta(days=90), optional(duration))
-    max_attempts: int = setting(25, count(1, 32767))
-    terminate_after_timeouts: int | None = setting(None, optional(count(1, 1_000_000)))
-    max_jobs_per_child: int | None = setting(None, optional(count(1, 1_000_000_000)))
-    max_payload: int = setting(1_048_576, count(LEAST_BOUND, 67_108_864))
-    backoff: Backoff = setting(Backoff, _backoff)
-    logging: LoggingSettings = _part(LoggingSettings, "LOGGING")
-    sentry: bool | None = setting(None, optional(flag))
-    sentry_level: str | None = setting("WARNING", optional(log_level))
-    redact: tuple[str, ...] = setting(SENSITIVE, names)
-    trace_link: str | None = setting(
-        None, optional(matching(r"(?s)https?://.*\{trace_id\}.*", "an address with {trace_id} in it"))
+    store_model: _Model | None = None
+    store_guc: Annotated[Text, _guc] = "app.current_store_id"
+    request_store: Annotated[Text, _request_store] = "membership"
+    request_header: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+\Z", description="the name of a header")] = "X-Store-Id"
+    request_session_key: Text = "store_id"
+    request_without_store: Literal["choose", "refuse", "continue"] = "choose"
+    paths_without_store: Annotated[Names, _paths] = ()
+    strict: bool | None = None
+    eager: bool = False
+    eager_limit: _Million = 100
+    membership_model: _Model | None = None
+    database: Text = DEFAULT_DB_ALIAS
+    operator_database: Text | None = None
+    roles: Roles | None = None
+    bootstrap_url: Annotated[Text, _url, SECRET] | None = None
+    role_passwords: Annotated[Texts, _passwords, SECRET] = field(default_factory=dict[str, str])
+    on_drift: Literal["refuse", "warn", "ignore"] = "warn"
+    listen: Annotated[bool | str, Meta(description="True, False or a URL"), _listen, SECRET] = True
+    poll_interval: Duration = timedelta(seconds=1)
+    process_silent_after: Duration = timedelta(seconds=15)
+    shutdown_grace: Duration = timedelta(seconds=30)
+    concurrency: Annotated[int, Meta(ge=1, le=1000)] = 8
+    async_concurrency: Annotated[int, Meta(ge=1, le=5000)] = 100
+    processes: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    store_concurrency: _Million | None = None
+    retain_succeeded: DurationOrZero | None = timedelta(0)
+    keep_log: Literal["failed", "all", "none"] = "failed"
+    result_retention: DurationOrZero = timedelta(days=1)
+    retain_failed: Duration | None = timedelta(days=90)
+    max_attempts: Annotated[int, Meta(ge=1, le=32767)] = 25
+    terminate_after_timeouts: _Million | None = None
+    max_jobs_per_child: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
+    max_payload: Annotated[int, Meta(ge=1024, le=67_108_864)] = 1_048_576
+    backoff: Annotated[Backoff, _backoff] = Backoff()
+    logging: LoggingSettings = LoggingSettings()
+    sentry: bool | None = None
+    sentry_level: Annotated[str, log_level] | None = "WARNING"
+    redact: Names = SENSITIVE
+    trace_link: (
+        Annotated[str, Meta(pattern=r"(?s)^https?://.*\{trace_id\}", description="an address with {trace_id} in it")]
+        | None
+    ) = None
+    sentry_monitors: bool = False
+    tracing: bool = False
+    outbox: OutboxSettings = OutboxSettings()
+    consumers: Annotated[Mapping[str, ConsumerSettings], read_consumers] = field(
+        default_factory=dict[str, ConsumerSettings]
     )
-    sentry_monitors: bool = setting(False, flag)
-    tracing: bool = setting(False, flag)
-    outbox: OutboxSettings = _part(OutboxSettings, "OUTBOX")
-    consumers: Mapping[str, ConsumerSettings] = setting(dict[str, ConsumerSettings], read_consumers)
 
     @property
     def reader_database(self) -> str:

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
-from salon_jobs.conf.reader import (
-    count,
-    duration,
-    log_level,
-    names,
-    one_of,
-    optional,
-    read_section,
-    setting,
-    text,
-    texts,
-)
+from msgspec import Meta, convert, field
+
+from salon_jobs.conf.reader import Duration, Names, Section, Text, Texts, log_level, read_section, read_value
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid
 from salon_jobs.core.records import StoreId
@@ -29,7 +19,7 @@ from salon_jobs.core.records import StoreId
 # What each broker declares, a layer above: its sections of the settings are read where they are given.
 BROKERS: Final = "salon_jobs.brokers.broker"
 _SERVICE: Final = re.compile(r"[a-z][a-z0-9-]*")
-_rate: Final = optional(count(1, 10_000_000))
+_Rate = Annotated[int, Meta(ge=1, le=10_000_000)] | None
 _EVERY_OTHER: Final = "*"
 _DEFAULT_RATE: Final = 3000
 
@@ -37,11 +27,7 @@ _DEFAULT_RATE: Final = 3000
 def _rates(value: Any) -> dict[str, int | None]:
     """Read rates by service or destination, with "*" for all others; a single rate is for all."""
     if not isinstance(value, dict):
-        try:
-            return {_EVERY_OTHER: _rate(value)}
-        except ValueError as error:
-            what = f"{error}, or a dict of services such as 'memory', or ARNs and RNs, to such numbers"
-            raise ValueError(what) from None
+        return {_EVERY_OTHER: convert(value, _Rate)}
     given: dict[Any, Any] = {**value}
     rates: dict[str, int | None] = {_EVERY_OTHER: _DEFAULT_RATE}
     for name, rate in given.items():
@@ -49,18 +35,25 @@ def _rates(value: Any) -> dict[str, int | None]:
         try:
             if not isinstance(name, str) or not (name == _EVERY_OTHER or _SERVICE.fullmatch(name)):
                 parse_destination(name)
-            rates[name] = _rate(rate)
         except (MessageInvalid, TypeError):
             raise ConfigurationError(
                 f"{at}: the key must be a service in lower case such as 'memory', an ARN or RN, or '*' for all others"
             ) from None
-        except ValueError as error:
-            raise ConfigurationError(f"{at} must be {error}, not {rate!r}") from None
+        rates[name] = read_value(_Rate, rate, path=at)
     return rates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxSettings:
+_Rates = Annotated[
+    Mapping[str, int | None],
+    Meta(
+        description="a whole number from 1 to 10000000, or None, or a dict of services such as 'memory', or ARNs and"
+        " RNs, to such numbers"
+    ),
+    _rates,
+]
+
+
+class OutboxSettings(Section, frozen=True):
     """Settings for emit and the relay.
 
     ``throughput`` maps a service or aggregate type, or "*" for all others, to messages per second for each aggregate
@@ -69,15 +62,15 @@ class OutboxSettings:
     for ``consume_queue``.
     """
 
-    producer: str | None = setting(None, optional(text))
-    poll_interval: timedelta = setting(timedelta(seconds=5), duration)
-    fetch_limit: int = setting(1000, count(1, 10_000))
-    retry_count: int = setting(10, count(1, 1000))
-    retry_backoff: timedelta = setting(timedelta(seconds=20), duration)
-    throughput: Mapping[str, int | None] = setting(lambda: {_EVERY_OTHER: _DEFAULT_RATE}, _rates)
-    publishers: Mapping[str, str] = setting(dict[str, str], texts)
-    sources: Mapping[str, str] = setting(dict[str, str], texts)
-    retain_published: timedelta | None = setting(timedelta(days=7), optional(duration))
+    producer: Text | None = None
+    poll_interval: Duration = timedelta(seconds=5)
+    fetch_limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+    retry_count: Annotated[int, Meta(ge=1, le=1000)] = 10
+    retry_backoff: Duration = timedelta(seconds=20)
+    throughput: _Rates = field(default_factory=lambda: {_EVERY_OTHER: _DEFAULT_RATE})
+    publishers: Texts = field(default_factory=dict[str, str])
+    sources: Texts = field(default_factory=dict[str, str])
+    retain_published: Duration | None = timedelta(days=7)
 
     def rate_of(self, aggregate_type: str) -> int | None:
         """Return the messages per second for a destination: its own rate, its service's, or the general one."""
@@ -148,8 +141,7 @@ def _store(value: Any) -> StoreId:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSettings:
+class ConsumerSettings(Section, frozen=True):
     """Settings of one source that consume_queue reads, mapping its events to tasks.
 
     ``source`` is an ARN or RN. With ``envelope`` "none", bodies are bare arguments in JSON, and the message id is the
@@ -157,13 +149,13 @@ class ConsumerSettings:
     whose messages are accepted; None accepts all. ``unknown_fields`` of a payload are ignored, or have it rejected.
     """
 
-    source: str = setting("", _source)
-    tasks: Mapping[str, str] = setting(dict[str, str], texts)
-    envelope: str = setting("salon_jobs", one_of("salon_jobs", "none"))
-    replays: str = setting("accept", one_of("accept", "refuse"))
-    store: StoreId = setting("envelope", _store)
-    producers: tuple[str, ...] | None = setting(None, optional(names))
-    unknown_fields: str = setting("ignore", one_of("ignore", "reject"))
+    source: Annotated[str, _source] = ""
+    tasks: Texts = field(default_factory=dict[str, str])
+    envelope: Literal["salon_jobs", "none"] = "salon_jobs"
+    replays: Literal["accept", "refuse"] = "accept"
+    store: Annotated[StoreId, _store] = "envelope"
+    producers: Names | None = None
+    unknown_fields: Literal["ignore", "reject"] = "ignore"
 
     @property
     def has_envelope(self) -> bool:
@@ -213,12 +205,11 @@ def _read(value: object, *, path: str) -> ConsumerSettings:
 FORMATS: Final = ("json", "text")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggingSettings:
+class LoggingSettings(Section, frozen=True):
     """Log level and format. A command's ``--log-level`` and ``--log-format`` override them.
 
     Without a format it is text on a terminal, json otherwise.
     """
 
-    level: str = setting("INFO", log_level)
-    format: str | None = setting(None, one_of(*FORMATS))
+    level: Annotated[str, log_level] = "INFO"
+    format: Literal["json", "text"] | None = None

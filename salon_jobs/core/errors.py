@@ -25,9 +25,12 @@ class SalonJobsError(Exception):
 
 
 class ConfigurationError(SalonJobsError):
-    """A setting is missing, unknown or contradicts another one."""
+    """A setting is missing, unknown or contradicts another one. Each argument says one thing that is wrong."""
 
     code = "SETTINGS.INVALID"
+
+    def __str__(self) -> str:
+        return "\n".join(self.args)
 
 
 class TaskInvalid(SalonJobsError):

@@ -103,18 +103,17 @@ def test_values_are_converted() -> None:
         ({"STORE_GUC": "nodot"}, "STORE_GUC.* dotted name"),
         ({"STORE_GUC": "app.x'; DROP"}, "STORE_GUC"),
         ({"DATABASE": "nowhere"}, "DATABASE.*'nowhere'.* not in DATABASES"),
-        ({"ROLES": ["app"]}, "ROLES.* dict of role names"),
-        ({"ROLES": {"webb": "x"}}, "unknown keys.*webb"),
-        ({"ROLES": {"webb": "x", 1: "y"}}, "unknown keys.*webb"),
-        ({"ROLES": {"web": 1}}, "1 is not a plain"),
-        ({"ROLES": {"web": "no good"}}, "'no good' is not a plain"),
+        ({"ROLES": ["app"]}, r"SALON_JOBS\['ROLES'\] must be a dict, not list"),
+        ({"ROLES": {"webb": "x"}}, r"\['ROLES'\] has an unknown key 'webb'; did you mean 'web'"),
+        ({"ROLES": {"web": 1}}, r"\['ROLES'\]\['web'\] must be a plain lower-case role name, not 1"),
+        ({"ROLES": {"web": "no good"}}, "a plain lower-case role name, not 'no good'"),
         ({"ROLES": {"web": "worker_runtime"}}, "one role two purposes"),
         ({"BACKOFF": 2}, "BACKOFF"),
         ({"ROLE_PASSWORDS": "secret"}, "ROLE_PASSWORDS"),
         ({"ROLE_PASSWORDS": {"workr": "x"}}, "ROLE_PASSWORDS.*web, worker"),
         ({"ROLE_PASSWORDS": {"web": 5}}, "ROLE_PASSWORDS"),
-        ({"ROLES": {"extra_owners": "one"}}, r"\['ROLES'\]\['extra_owners'\] must be a list of strings"),
-        ({"ROLES": {"extra_owners": ["no good"]}}, "'no good' is not a plain"),
+        ({"ROLES": {"extra_owners": "one"}}, r"\['ROLES'\]\['extra_owners'\] must be a list of plain lower-case"),
+        ({"ROLES": {"extra_owners": ["no good"]}}, r"a list of plain lower-case role names, not \['no good'\]"),
         ({"ROLES": {"extra_owners": ["app"]}}, "one role two purposes"),
         ({"STORE_CONCURRENCY": 0}, "STORE_CONCURRENCY.*a whole number from 1 to 1000000, or None, not 0"),
         ({"STORE_CONCURRENCY": "2"}, "STORE_CONCURRENCY"),
@@ -132,6 +131,22 @@ def test_wrong_value_names_its_key(wrong: object, message: str) -> None:
         [error] = check_settings()
         assert error.id == "salon_jobs.E001"
         assert error.hint
+
+
+def test_all_faults_are_named_at_once() -> None:
+    wrong = {"ROLES": {"webb": "x", 1: "y"}, "CONCURENCY": 8, "SNS": {"REGION": 5}, "OUTBOX": {"RETRY_COUNT": 0}}
+    with override_settings(SALON_JOBS=wrong):
+        errors = check_settings()
+        with pytest.raises(ConfigurationError) as caught:
+            _ = settings.database
+    assert str(caught.value).splitlines() == [error.msg for error in errors]
+    assert [error.msg.partition(";")[0] for error in errors] == [
+        "SALON_JOBS['ROLES'] has an unknown key 'webb'",
+        "SALON_JOBS['ROLES'] has an unknown key 1",
+        "SALON_JOBS has an unknown key 'CONCURENCY'",
+        "SALON_JOBS['SNS']['REGION'] must be a region such as 'ap-northeast-1', not 5",
+        "SALON_JOBS['OUTBOX']['RETRY_COUNT'] must be a whole number from 1 to 1000, not 0",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from argparse import SUPPRESS
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from functools import partial
-from types import ModuleType
-from typing import Any
+from types import ModuleType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import msgspec
 import pytest
 from django.apps import apps
 from django.core.management import load_command_class
@@ -22,6 +23,7 @@ from project import settings as project_settings
 from salon_jobs import access, control, jobs, outbox, tenancy, testing
 from salon_jobs.brokers.broker import brokers, sections
 from salon_jobs.conf import Roles, Settings
+from salon_jobs.conf.reader import DurationOrZero, Section
 from salon_jobs.conf.sections import LoggingSettings, OutboxSettings
 from salon_jobs.core import errors, events
 from salon_jobs.core.backoff import Backoff
@@ -38,7 +40,8 @@ SOURCES = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "salon_jo
 
 
 SETTING = re.compile(
-    r"^##+ `(?P<key>[^`]+)`\n\nDefault: `(?P<default>[^`]*)`\. Type: [^\n]+?\.(?: Demo: `(?P<variable>\w+)`\.)?$",
+    r"^##+ `(?P<key>[^`]+)`\n\n"
+    r"Default: `(?P<default>[^`]*)`\. Type: (?P<type>[^\n]+?)\.(?: Demo: `(?P<variable>\w+)`\.)?$",
     re.MULTILINE,
 )
 
@@ -56,9 +59,41 @@ def shown(value: object) -> str:
     return "Backoff()" if isinstance(value, Backoff) else repr(value)
 
 
-def defaults(kind: Callable[[], Any]) -> dict[str, str]:
+def type_of(kind: Any) -> str:
+    """Write the type of a field as the reference does."""
+    if get_origin(kind) in (Union, UnionType):
+        *some, last = [type_of(each) for each in get_args(kind)]
+        return f"{', '.join(some)}{',' if ',' in some[-1] else ''} or {last}"
+    if kind == DurationOrZero:
+        return "duration, zero or more"
+    if get_origin(kind) is Annotated:
+        bounds = [
+            f", {note.ge:,} to {note.le:,}" for note in kind.__metadata__ if getattr(note, "ge", None) is not None
+        ]
+        return "".join([type_of(get_args(kind)[0]), *bounds])
+    if get_origin(kind) is tuple:
+        return "list of str" if Ellipsis in get_args(kind) else "pair of str"
+    if get_origin(kind) is Mapping or (isinstance(kind, type) and issubclass(kind, Section)):
+        return "dict"
+    words = {NoneType: "None", timedelta: "duration", Literal: "str"}
+    return words.get(get_origin(kind) or kind) or str(kind.__name__)
+
+
+# What is accepted beside the type that is kept.
+WIDER = {
+    "SERVER": "str or list of str",
+    "THROUGHPUT": "int, 1 to 10,000,000, or None, or dict",
+    "VISIBILITY_TIMEOUT": "duration, 1 s to 7 days",
+}
+
+
+def declared(kind: Callable[[], Any]) -> dict[str, tuple[str, str]]:
+    """Return the default and the type of each key of a section."""
     section = kind()
-    return {field.name.upper(): shown(getattr(section, field.name)) for field in fields(section)}
+    return {
+        field.encode_name: (shown(getattr(section, field.name)), WIDER.get(field.encode_name) or type_of(field.type))
+        for field in msgspec.structs.fields(section)
+    }
 
 
 def read_by_demo(prefix: str) -> set[str]:
@@ -86,14 +121,15 @@ def documented_settings() -> dict[str, re.Match[str]]:
 
 def test_settings_and_their_defaults() -> None:
     found = documented_settings()
-    expected = defaults(Settings) | dict.fromkeys(sections(), "{}")
-    assert {key: found[key]["default"] for key in found if "[" not in key} == expected
+    expected = declared(Settings) | dict.fromkeys(sections(), ("{}", "dict"))
+    assert {key: (found[key]["default"], found[key]["type"]) for key in found if "[" not in key} == expected
 
 
 @pytest.mark.parametrize(("heading", "kind"), [("ROLES", Roles), ("BACKOFF", Backoff)])
 def test_roles_and_backoff_in_the_settings(heading: str, kind: Callable[[], Any]) -> None:
     section = kind()
-    expected = {field.name: getattr(section, field.name) for field in fields(section)}
+    named = fields(section) if is_dataclass(section) else msgspec.structs.fields(section)
+    expected = {field.name: getattr(section, field.name) for field in named}
     expected = {name: value if isinstance(value, str) else shown(value) for name, value in expected.items()}
     assert {row[0]: row[1] for row in documented("settings.md", f"## `{heading}`")} == expected
 
@@ -108,7 +144,7 @@ def test_roles_and_backoff_in_the_settings(heading: str, kind: Callable[[], Any]
 )
 def test_sections_and_demo_variables(key: str, kind: Callable[[], Any], variables: set[str]) -> None:
     found = {name.split('"')[1]: each for name, each in documented_settings().items() if name.startswith(f"{key}[")}
-    assert {name: each["default"] for name, each in found.items()} == defaults(kind)
+    assert {name: (each["default"], each["type"]) for name, each in found.items()} == declared(kind)
     assert {each["variable"] or "" for each in found.values()} == variables
     assert key in ("OUTBOX", "AZURE") or all(
         (each["variable"] or f"_{name}").endswith(f"_{name}") for name, each in found.items()

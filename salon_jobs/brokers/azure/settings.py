@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
 
 from salon_jobs.conf import section
-from salon_jobs.conf.reader import duration, names, optional, secret_text, setting
+from salon_jobs.conf.reader import SECRET, Section, duration, secret_text
 
 QUEUE_NAME: Final = re.compile(r"(?=.{3,63}$)[a-z0-9]+(?:-[a-z0-9]+)*")
 _SHORTEST_VISIBILITY, _LONGEST_VISIBILITY = timedelta(seconds=1), timedelta(days=7)
@@ -18,14 +19,11 @@ _SHORTEST_VISIBILITY, _LONGEST_VISIBILITY = timedelta(seconds=1), timedelta(days
 
 def _connection_string(value: Any) -> Any:
     """Read an account's connection string. Errors do not show it."""
-    try:
-        value = secret_text(value)
-    except ValueError:
-        value = ""
+    value = secret_text(value)
     parts = [part.partition("=") for part in value.rstrip(";").split(";")]
     fields = {name.lower(): content for name, _, content in parts if content}
     if len(fields) != len(parts):
-        raise ValueError("a connection string of name=value parts joined by semicolons")
+        raise ValueError(_PARTS)
     if fields == {"usedevelopmentstorage": "true"}:
         return value
     if not fields.keys() & {"accountname", "queueendpoint"}:
@@ -46,27 +44,23 @@ def _visibility(value: Any) -> timedelta:
     return visibility
 
 
-def _queues(value: Any) -> tuple[str, ...]:
-    try:
-        queues = names(value)
-    except ValueError:
-        queues = ("",)
-    if not all(map(QUEUE_NAME.fullmatch, queues)):
-        raise ValueError("a list of names of queues, such as ['parse-tasks']")
-    return queues
+_PARTS: Final = "a connection string of name=value parts joined by semicolons"
+_Queues = Annotated[
+    tuple[Annotated[str, Meta(pattern=rf"^{QUEUE_NAME.pattern}\Z")], ...],
+    Meta(description="a list of names of queues, such as ['parse-tasks']"),
+]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AzureSettings:
+class AzureSettings(Section, frozen=True):
     """Settings for Azure Queue Storage.
 
     ``visibility_timeout``: how long a received message is hidden from other consumers. ``plain_queues``: queues whose
     message bodies are the bare payload, without an envelope.
     """
 
-    connection_string: str | None = setting(None, optional(_connection_string), secret=True)
-    visibility_timeout: timedelta = setting(timedelta(seconds=30), _visibility)
-    plain_queues: tuple[str, ...] = setting((), _queues)
+    connection_string: Annotated[str, Meta(description=_PARTS), _connection_string, SECRET] | None = None
+    visibility_timeout: Annotated[timedelta, _visibility] = timedelta(seconds=30)
+    plain_queues: _Queues = ()
 
 
 settings = section("AZURE", AzureSettings)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from django.core.checks import CheckMessage, Warning
+from msgspec import Meta
 
 from salon_jobs.conf import section
 from salon_jobs.conf import settings as conf
-from salon_jobs.conf.reader import count, duration, optional, pair, secret_text, setting, text
+from salon_jobs.conf.reader import SECRET, Duration, DurationOrZero, Section, Text, secret_pair, secret_text
 from salon_jobs.core.errors import ConfigurationError
 
 
@@ -36,27 +35,30 @@ def _is_server(url: str) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NatsSettings:
+_Files = Annotated[tuple[Text, Text], Meta(description="a pair (certificate, key) of strings")]
+_User = Annotated[tuple[str, str], Meta(description="a pair (user, password) of strings"), secret_pair, SECRET]
+
+
+class NatsSettings(Section, frozen=True):
     """Settings for NATS JetStream.
 
     When a connection is lost or cannot be made, there are ``max_reconnects`` more attempts, ``reconnect_wait`` apart,
     plus up to ``reconnect_jitter`` (by default 0.1 s, with TLS 1 s). After that, the next publish starts over.
     """
 
-    server: tuple[str, ...] = setting(("nats://127.0.0.1:4222",), _servers, secret=True)
-    client_name: str = setting("salon_jobs", text)
-    max_reconnects: int = setting(5, count(0, 1_000_000))
-    reconnect_wait: timedelta = setting(timedelta(seconds=2), duration)
-    reconnect_jitter: timedelta | None = setting(None, optional(partial(duration, zero=True)))
-    timeout: timedelta = setting(timedelta(seconds=5), duration)
-    domain: str | None = setting(None, optional(text))
-    tls_ca_file: str | None = setting(None, optional(text))
-    tls_certificate_files: tuple[str, str] | None = setting(None, optional(pair("certificate", "key")))
-    user: tuple[str, str] | None = setting(None, optional(pair("user", "password", each=secret_text)), secret=True)
-    credentials_file: str | None = setting(None, optional(text))
-    token: str | None = setting(None, optional(secret_text), secret=True)
-    max_payload: int = setting(1_048_576, count(1, 67_108_864))
+    server: Annotated[tuple[str, ...], _servers, SECRET] = ("nats://127.0.0.1:4222",)
+    client_name: Text = "salon_jobs"
+    max_reconnects: Annotated[int, Meta(ge=0, le=1_000_000)] = 5
+    reconnect_wait: Duration = timedelta(seconds=2)
+    reconnect_jitter: DurationOrZero | None = None
+    timeout: Duration = timedelta(seconds=5)
+    domain: Text | None = None
+    tls_ca_file: Text | None = None
+    tls_certificate_files: _Files | None = None
+    user: _User | None = None
+    credentials_file: Text | None = None
+    token: Annotated[Text, secret_text, SECRET] | None = None
+    max_payload: Annotated[int, Meta(ge=1, le=67_108_864)] = 1_048_576
 
     def __post_init__(self) -> None:
         """Refuse contradictory settings."""
