@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from salon_jobs.core.outcomes import Retry as Retry
     from salon_jobs.core.outcomes import Snooze as Snooze
     from salon_jobs.jobs.current import current_job as current_job
-    from salon_jobs.jobs.enqueue import enqueue_job as enqueue_job
     from salon_jobs.jobs.fan_out import afan_out as afan_out
     from salon_jobs.jobs.fan_out import fan_out as fan_out
     from salon_jobs.jobs.flows import flow as flow
     from salon_jobs.jobs.flows import get_flow as get_flow
     from salon_jobs.jobs.results import get_job as get_job
+    from salon_jobs.jobs.task import enqueue_job as enqueue_job
     from salon_jobs.jobs.task import store_task as store_task
     from salon_jobs.jobs.task import task as task
     from salon_jobs.outbox.emit import aemit as aemit
@@ -42,7 +42,7 @@ else:
             "Retry": "core.outcomes",
             "Snooze": "core.outcomes",
             "current_job": "jobs.current",
-            "enqueue_job": "jobs.enqueue",
+            "enqueue_job": "jobs.task",
             "afan_out": "jobs.fan_out",
             "fan_out": "jobs.fan_out",
             "flow": "jobs.flows",

@@ -298,7 +298,7 @@ def test_enqueueing_while_time_is_frozen(hooks: Hooks, process_id: int) -> None:
 def test_running_while_time_is_frozen(hooks: Hooks) -> None:
     """The run's length is measured on one clock: freezegun stops the monotonic one too."""
     lengths: list[float] = []
-    hooks.system = lambda data: lengths.append(current_job().ran_s)
+    hooks.system = lambda data: lengths.append(current_job().run.ran_s)
     with freeze_time("2026-02-03 04:05:06"):
         tasks.anything.enqueue(data=1)
         drain_jobs()

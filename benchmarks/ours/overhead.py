@@ -83,7 +83,7 @@ def _jobs(count: int) -> None:
 
     def run(jobs: Iterator[ClaimedJob]) -> None:
         job = next(jobs)
-        running = JobRun(job, registry.get_task(job.task), leases, leases.connection)
+        running = JobRun(job, registry.get_declaration(job.task), leases, leases.connection)
         settle(running, execute(running))
 
     print_figures(**_compared("job", lambda: run(of_store), lambda: run(plain), count))

@@ -10,7 +10,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial, reduce
 from typing import Any, Final, cast
@@ -39,12 +39,14 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, PayloadUnknown, suggest
 from salon_jobs.core.events import logger
+from salon_jobs.core.extensions import Extension
 from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.current import current_job
+from salon_jobs.jobs.current import FinishedWith, current_job
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, NewJob, Timeouts
+from salon_jobs.jobs.registry import EndedRun
 from salon_jobs.jobs.results import load_result
 from salon_jobs.jobs.run import JobRun
 from salon_jobs.tenancy.active import current_store_id
@@ -302,8 +304,8 @@ class TaskHandler:
         return _returned(await self._call(call, result), result)
 
     def _begin(self, call: TaskCall) -> BackendResult:
-        running = current_job()
-        running.memo = result = _started(running, self, call)
+        run = current_job().run
+        result = run.attach(_Begun(_started(run, self, call))).result
         task_started.send(sender=type(task_backends[call.backend]), task_result=result)
         return result
 
@@ -322,16 +324,16 @@ class TaskHandler:
         context = (TaskContext(task_result=result),) if self.task.takes_context else ()
         return self.func(*context, *call.args, **call.kwargs)
 
-    def on_end(self, job: JobRun, state: JobState, error: BaseException | None) -> None:
+    def on_end(self, run: EndedRun, state: JobState, error: BaseException | None) -> None:
         """Send ``task_finished`` for a job that has ended. Raises nothing: its outcome is committed."""
         if state in (JobState.QUEUED, JobState.RUNNING):
             return
         try:
-            if (result := _ended(self, job, state, error)) is None:
+            if (result := _ended(self, run, state, error)) is None:
                 return
             send = partial(task_finished.send_robust, type(task_backends[result.backend]), task_result=result)
         except Exception:  # the database is away, or the alias is gone from TASKS
-            logger.exception("task_finished of job %s could not be sent", job.id)
+            logger.exception("task_finished of job %s could not be sent", run.job.id)
             return
         if error is None:
             send()
@@ -429,17 +431,24 @@ def _with_text(value: Any) -> Any:
     return value
 
 
-def _started(running: JobRun, handler: TaskHandler, call: TaskCall) -> BackendResult:
+@dataclass
+class _Begun(Extension):
+    """The result that a run began with, and its receivers of ``task_started`` got."""
+
+    result: BackendResult
+
+
+def _started(run: JobRun, handler: TaskHandler, call: TaskCall) -> BackendResult:
     """Return the result of a job at the start of an attempt; it is read from the database only after a failure."""
-    job = running.job
+    job = run.job
     task = call.task(handler.task)
     record = (
-        None if job.attempt == 1 or job.public_id is None else load_result(job.public_id, using=running.leases.using)
+        None if job.attempt == 1 or job.public_id is None else load_result(job.public_id, using=run.connection.alias)
     )
     if record is not None:
         return result_of(record, task, call)
     result = new_result(task, call, job.public_id, job.created_at)
-    update(result, **_running(worker_ids=[str(running.process_id)]))
+    update(result, **_running(worker_ids=[str(run.leases.process_id)]))
     return result
 
 
@@ -449,19 +458,20 @@ def _running(*, worker_ids: list[str]) -> dict[str, Any]:
     return {"status": TaskResultStatus.RUNNING, "started_at": now, "last_attempted_at": now, "worker_ids": worker_ids}
 
 
-def _ended(handler: TaskHandler, running: JobRun, state: JobState, error: BaseException | None) -> BackendResult | None:
+def _ended(handler: TaskHandler, run: EndedRun, state: JobState, error: BaseException | None) -> BackendResult | None:
     """Return the result of a job that has ended; it is read only if this run does not know all of it."""
-    started: BackendResult | None = running.memo
-    if started is None or state is JobState.CANCELLED:
-        public_id = running.job.public_id
-        record = None if public_id is None else load_result(public_id, using=running.leases.using)
+    begun = run.extension(_Begun)
+    if begun is None or state is JobState.CANCELLED:
+        public_id = run.job.public_id
+        record = None if public_id is None else load_result(public_id, using=run.connection.alias)
         call = None if record is None else TaskCall.of(record.payload)
         return None if record is None or call is None else result_of(record, call.task(handler.task), call)
-    result = copy(started)
+    result = copy(begun.result)
     update(result, status=STATUS[state], finished_at=to_project(datetime.now(UTC)))
-    if running.finished:  # by current_job().finish(): what the function returned came too late
-        kept = running.result
-        update(result, _return_value=running.finished_with if kept is None else msgspec.json.decode(kept.value))
+    if run.finished:  # by current_job().finish(): what the function returned came too late
+        kept, passed = run.result, run.extension(FinishedWith)
+        value = passed and passed.result if kept is None else msgspec.json.decode(kept.value)
+        update(result, _return_value=value)
     if error is not None:
         described = report(error)
         last = TaskError(exception_class_path=described.error_class, traceback=described.traceback)

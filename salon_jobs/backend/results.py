@@ -13,9 +13,8 @@ from uuid import UUID
 from salon_jobs.backend.framework import TaskError, TaskResult, TaskResultStatus
 from salon_jobs.backend.tasks import ENQUEUED, AnyTask, changed, option
 from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import JobRecord, JobState
 from salon_jobs.db.instants import to_project
-from salon_jobs.jobs.results import JobRecord
 
 if TYPE_CHECKING:
     AnyResult = TaskResult[..., Any]

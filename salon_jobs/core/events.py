@@ -16,7 +16,8 @@ from uuid import UUID
 
 from salon_jobs.core.error_report import shown_message, storable, traceback_of
 from salon_jobs.core.errors import Interrupted
-from salon_jobs.core.records import StoreId
+from salon_jobs.core.extensions import E, Extension
+from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.redaction import without_secrets
 from salon_jobs.core.text import LONGEST_MESSAGE, bounded, visible, visible_json, visible_lines
 
@@ -161,7 +162,7 @@ ROUTINE: Final = frozenset(
 )
 
 
-class LoggedLines:
+class LoggedLines(Extension):
     """The last lines that one run logged, in up to 64 KiB of text."""
 
     def __init__(self) -> None:
@@ -184,15 +185,9 @@ class LoggedRun(Protocol):
     """The run that log records belong to."""
 
     @property
-    def task(self) -> str: ...
-    @property
-    def id(self) -> int: ...
-    @property
-    def store_id(self) -> StoreId | None: ...
-    @property
-    def attempt(self) -> int: ...
-
-    log: LoggedLines | None
+    def job(self) -> ClaimedJob: ...
+    def extension(self, kind: type[E], /) -> E | None: ...
+    def attach(self, extension: E, /) -> E: ...
 
 
 # Set while a job runs; None outside.
@@ -231,7 +226,7 @@ class JobLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(Exception):  # what is logged may raise anything when it is formatted
             if (run := current_run.get()) is not None:
-                lines = run.log = run.log or LoggedLines()
+                lines = run.extension(LoggedLines) or run.attach(LoggedLines())
                 at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
                 lines.add(f"{at} {record.levelname} {record.name}: {bounded(record.getMessage())}")
                 if record.exc_info and record.exc_info[1] is not None:

@@ -109,6 +109,71 @@ class ClaimedJob(NamedTuple):
         return datetime.fromtimestamp(self.created_at_s, UTC)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a running job is, as it last said: ``done`` of ``total``, which is None if it does not know."""
+
+    done: int
+    total: int | None
+    text: str
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptError:
+    """The error of one attempt that failed.
+
+    ``error_class`` is the full name of the exception's class, ``attempt`` the number of the run, from 1. ``worker_id``
+    and ``started_at`` are None if they are not recorded. ``log`` has the last lines that it logged.
+    """
+
+    attempt: int
+    error_class: str
+    code: str
+    message: str
+    traceback: str
+    log: str
+    occurred_at: datetime
+    worker_id: int | None
+    started_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One job as it was when it was read.
+
+    ``attempts`` counts the runs so far, including a current or successful one; ``worker_ids`` are their processes, in
+    order, None if unknown. ``first_started_at`` and ``last_started_at`` are when its first and its latest run began (a
+    current one: when it was claimed), ``run_at`` when it is, or was last, due. ``payload`` has the arguments without
+    the store. With ``has_value``, ``value`` is what the handler returned, kept for ``keep_result``. ``gone`` means that
+    the job succeeded and its row is deleted: this is what its result keeps. ``is_uncommitted``: the transaction that
+    read it has itself enqueued or changed the job. ``progress`` is what a running one last said, if it did.
+    """
+
+    id: int
+    public_id: UUID | None
+    store_id: StoreId | None
+    state: JobState
+    task: str
+    queue: str
+    priority: int
+    payload: dict[str, Any]
+    run_at: datetime
+    created_at: datetime
+    first_started_at: datetime | None
+    last_started_at: datetime | None
+    finished_at: datetime | None
+    reason: str
+    attempts: int
+    worker_ids: tuple[int | None, ...]
+    value: Any
+    has_value: bool
+    errors: tuple[AttemptError, ...]
+    gone: bool
+    is_uncommitted: bool
+    progress: Progress | None
+
+
 @dataclass(frozen=True, slots=True)
 class FanOutResult:
     """Counts of one fan-out: jobs added, stores that already had a waiting job with this key, paused stores.

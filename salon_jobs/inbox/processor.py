@@ -25,10 +25,9 @@ from salon_jobs.core.tracing import MessageFailure, TracedMessage, consuming, re
 from salon_jobs.db.read_only import failed_read_only
 from salon_jobs.inbox import queries
 from salon_jobs.inbox.queries import InboxRow, Status, kept_text, short
-from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import add
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments
-from salon_jobs.jobs.task import Call, Task
+from salon_jobs.jobs.task import Call, Task, get_task
 
 # How often a message is delivered that cannot become a job yet: its store or task may be on its way.
 _MOST_DELIVERIES: Final = 5
@@ -404,7 +403,7 @@ def find_tasks(consumer: str, settings: ConsumerSettings) -> dict[str, Task[...,
     tasks: dict[str, Task[..., Any]] = {}
     for event, name in settings.tasks.items():
         try:
-            tasks[event] = registry.get_task(name)
+            tasks[event] = get_task(name)
         except UnknownTask as error:
             raise ConfigurationError(f"SALON_JOBS['CONSUMERS'][{consumer!r}]['TASKS'][{event!r}]: {error}") from error
     return tasks

@@ -23,6 +23,7 @@ from salon_jobs.inbox import queries
 from salon_jobs.inbox.queries import InboxRow, Status
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import add
+from salon_jobs.jobs.task import get_task
 from salon_jobs.tenancy.connections import tidy_connections
 from salon_jobs.tenancy.context import context_of
 
@@ -45,7 +46,7 @@ class JobsPublisher(Publisher):
                 f"aggregate_type {message.aggregate_type}: no task {name!r} is registered in this process"
             )
         try:
-            registry.get_task(name)
+            get_task(name)
         except UnknownTask as error:  # another library's task
             raise MessageInvalid(f"aggregate_type {message.aggregate_type}: {error}") from error
         if not message.payload.startswith("{"):
@@ -82,7 +83,7 @@ class JobsPublisher(Publisher):
         return None
 
     def _add_job(self, message: OutgoingMessage, using: str) -> int:
-        task = registry.get_task(_task_name(message))
+        task = get_task(_task_name(message))
         members = queries.members_of(message.payload)
         store = queries.take_store(members, task.payload) if task.is_store_task else None
         job = task.new_job(task.payload.bind_json(members, message.store_id or store), task.options)

@@ -3,16 +3,16 @@
 from typing import TYPE_CHECKING
 
 from salon_jobs.core import lazy_names
+from salon_jobs.core.records import AttemptError as AttemptError
 from salon_jobs.core.records import EnqueueAction as EnqueueAction
 from salon_jobs.core.records import FanOutProgress as FanOutProgress
 from salon_jobs.core.records import FanOutResult as FanOutResult
+from salon_jobs.core.records import JobRecord as JobRecord
 from salon_jobs.core.records import JobState as JobState
+from salon_jobs.core.records import Progress as Progress
+from salon_jobs.jobs.fan_out import FanOut as FanOut
 from salon_jobs.jobs.fan_out import fan_out_progress as fan_out_progress
-from salon_jobs.jobs.options import FanOut as FanOut
-from salon_jobs.jobs.progress import Progress as Progress
-from salon_jobs.jobs.results import AttemptError as AttemptError
 from salon_jobs.jobs.results import JobHandle as JobHandle
-from salon_jobs.jobs.results import JobRecord as JobRecord
 from salon_jobs.jobs.task import ChunkTask as ChunkTask
 from salon_jobs.jobs.task import Task as Task
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -24,15 +24,12 @@ from django.apps import apps
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import JobCancelled, JobDoesNotExist, JobFailed, OptionInvalid, WaitRefused, WaitTimedOut
 from salon_jobs.core.events import contained
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import JobRecord, JobState
 from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.notify import CHANNEL, WakeUps
 from salon_jobs.tenancy.active import current_store_id
-
-if TYPE_CHECKING:
-    from salon_jobs.jobs.results import JobRecord
 
 # First word of what names awaited jobs to the workers, by their numbers.
 AWAITED: Final = "awaited"

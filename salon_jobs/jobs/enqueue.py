@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import chain, repeat
 from operator import attrgetter, is_
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from django.db import connections, transaction
@@ -20,14 +20,14 @@ from django.db.backends.utils import CursorWrapper
 from msgspec import Struct
 from psycopg import Error as PsycopgError
 
-from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid
+from salon_jobs.core.errors import EnqueueRefused
 from salon_jobs.core.records import EnqueueAction, StoreId
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, is_traced, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of, named_refusals
 from salon_jobs.db.notify import CHANNEL, WakeUps
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.options import EnqueueOptions, NewJob
+from salon_jobs.jobs.options import NewJob
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.signals import job_enqueued
 
@@ -345,16 +345,3 @@ def returned(given: R) -> R:
     if at_once:
         at_once[-1]()
     return given
-
-
-def enqueue_job(name: str, payload: dict[str, Any], **options: Unpack[EnqueueOptions]) -> JobHandle:
-    """Enqueue a job by its task's name; ``options`` are those of ``using``.
-
-    No type checker knows the name or the payload, since the name may be data: both are checked here.
-
-    Raises UnknownTask, PayloadInvalid naming path and expected type, OptionInvalid naming the field, EnqueueRefused.
-    """
-    task = registry.get_task(name)
-    if not isinstance(payload, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise PayloadInvalid(f"task {name!r}: the payload must be a dict of arguments, not {type(payload).__name__}")
-    return task.using(**options).enqueue(**payload)

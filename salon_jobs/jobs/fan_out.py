@@ -3,30 +3,57 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Final, ParamSpec
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
-from salon_jobs.core.arguments import check_id
+from salon_jobs.core.arguments import check_id, check_text
 from salon_jobs.core.errors import ConfigurationError, OptionInvalid, PayloadInvalid, UnknownFanOut
-from salon_jobs.core.records import FanOutProgress, FanOutResult
+from salon_jobs.core.records import FanOutProgress, FanOutResult, GivenStore
 from salon_jobs.core.text import shown
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs.enqueue import add_follow_up, enqueue_cursor, returned, wake_ups
-from salon_jobs.jobs.options import FanOut
+from salon_jobs.jobs.options import check_duration
 from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.run import current_run
-from salon_jobs.jobs.task import BoundTask, follow_up
+from salon_jobs.jobs.task import BoundTask, Call, follow_up
 
 P = ParamSpec("P")
-_EVERY_STORE: Final = FanOut()
 _AS_WORKER: Final = "a fan-out runs as the worker role: call it from a task"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanOut:
+    """Options for spreading a fan-out over the stores. Raises OptionInvalid naming the field.
+
+    ``jitter`` spreads the jobs over this period from ``run_at``; a store always gets the same offset. ``exclude`` lists
+    stores that get no job. ``label`` distinguishes fan-outs with the same arguments and tick, for people and for
+    idempotency. ``then`` is the call of a task that is enqueued when all these jobs have ended.
+    """
+
+    jitter: timedelta = timedelta(0)
+    exclude: Collection[GivenStore] = ()
+    label: str = ""
+    then: Call[...] | None = None
+
+    def __post_init__(self) -> None:
+        check_duration("jitter", self.jitter, 365)
+        if isinstance(self.exclude, str) or not all(isinstance(store, UUID | int | str) for store in self.exclude):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionInvalid("exclude must be a collection of the stores' keys")
+        if self.label != "":
+            check_text("label", self.label, 255)
+
+
+_EVERY_STORE: Final = FanOut()
 
 
 def fan_out(
@@ -55,7 +82,7 @@ def fan_out(
     # a store's key can be, so that the length check sees the final length.
     marker = f"\x1f{'store':-^{key.longest - 2}}\x1f"
     checked = declared.payload.bind((), {**arguments, STORE_ARGUMENT: key.somewhere()})
-    tick = None if (running := current_run.get()) is None else running.tick
+    tick = None if (run := current_run.get()) is None else run.job.tick
     job = replace(
         declared.new_job(checked, task.options.of_many()), tick=tick, **declared.keys_for(marker, checked, task.options)
     )

@@ -21,11 +21,11 @@ from salon_jobs.core.records import ActionResult, JobState
 from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
-from salon_jobs.jobs import control, enqueue, registry
+from salon_jobs.jobs import control, enqueue
 from salon_jobs.jobs.answers import Wait
 from salon_jobs.jobs.options import EnqueueOptions
 from salon_jobs.jobs.results import as_current_store, get_job
-from salon_jobs.jobs.task import BoundTask, Call, Task, check_call
+from salon_jobs.jobs.task import BoundTask, Call, Task, check_call, get_task
 from salon_jobs.models import FlowEdge, FlowMember, FlowRecord, Job, JobResult
 from salon_jobs.tenancy.active import current_store_id
 
@@ -118,7 +118,7 @@ class Flow:
                 raise FlowInvalid(f"{member.task!r} is a member of another flow, {member.flow!r}, not of {self!r}")
         if when != "succeeded" and not earlier:
             raise FlowInvalid(f"when={when!r} says how those in after must end: pass after=[…]")
-        task = registry.get_task(call.task)
+        task = get_task(call.task)
         if task.ordered and earlier:
             raise FlowInvalid(
                 f"{call.task!r} is ordered, so after=[…] could make it wait for jobs that wait for it: let a member "

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from operator import itemgetter
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -27,16 +27,14 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.error_report import ErrorReport, shown_message
-from salon_jobs.core.events import log_event
+from salon_jobs.core.events import LoggedLines, log_event
 from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.db.connections import raw_cursor
 from salon_jobs.db.statements import briefly, hot, is_held_up, load
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.registry import EndedRun
 from salon_jobs.jobs.timeline import Timeline
-
-if TYPE_CHECKING:
-    from salon_jobs.jobs.run import JobRun
 
 LEASE_LOST = "SJ001"  # error code raised in db/sql/finish_function.sql
 # Claims of up to this many jobs use a cached plan: if one job is due, planning is half the cost of a claim.
@@ -151,7 +149,7 @@ class Leases:
         while len(self._left_out) > _MOST_LEFT_OUT:
             self._left_out.pop(next(iter(self._left_out)), None)  # another thread may be at it
 
-    def finish(self, runs: Sequence[JobRun]) -> int:
+    def finish(self, runs: Sequence[EndedRun]) -> int:
         """Delete the jobs that these runs of one handler still own, or keep them as succeeded, with their results.
 
         Returns how many those were. Waits for locked rows.
@@ -164,14 +162,14 @@ class Leases:
             finished: tuple[int] = cursor.fetchone()
             return finished[0]
 
-    def finish_call(self, runs: Sequence[JobRun], *, all_or_error: bool = True, results: str = "NULL") -> str:
+    def finish_call(self, runs: Sequence[EndedRun], *, all_or_error: bool = True, results: str = "NULL") -> str:
         """Return a statement that finishes the jobs of one handler, and raises LEASE_LOST if a lease is lost."""
         jobs = sorted(run.job for run in runs)  # their first field is the id
         ids, leases = (",".join([str(getattr(job, name)) for job in jobs]) for name in ("id", "lease"))
         how = f"{conf.keep_succeeded}, {runs[0].ran_s:f}, {all_or_error}, {results}"
         return f"SELECT salon_jobs_finish('{{{ids}}}', '{{{leases}}}', {self.process_id:d}, {how})"
 
-    def finish_many(self, runs: Sequence[JobRun]) -> set[int]:
+    def finish_many(self, runs: Sequence[EndedRun]) -> set[int]:
         """Finish the jobs of any runs, keep their results, and return their fences. In autocommit.
 
         The others are locked, or not ours any more.
@@ -199,10 +197,12 @@ class Leases:
         """Keep a step in the current transaction. Return False if the lease is lost. Waits for a locked row."""
         return bool(hot("save_step", {**self._fence(job), **step}, using=self.using))
 
-    def keep_logs(self, runs: Sequence[JobRun]) -> None:
+    def keep_logs(self, runs: Sequence[EndedRun]) -> None:
         """Keep what runs logged that have ended without failing, where their rows are kept and KEEP_LOG says so."""
-        logs = {run.id: (run.job.lease, run.log.text) for run in runs if run.log is not None}
-        if logs and conf.keep_log == "all":
+        if conf.keep_log != "all":
+            return
+        logs = {run.job.id: (run.job.lease, lines.text) for run in runs if (lines := run.extension(LoggedLines))}
+        if logs:
             leases, texts = zip(*logs.values(), strict=True)
             hot("keep_logs", {"ids": list(logs), "leases": list(leases), "logs": list(texts)}, using=self.using)
 
@@ -424,7 +424,7 @@ _claimed_job: Callable[[Sequence[Any]], ClaimedJob] = partial(tuple[Any, ...].__
 _claim_order = itemgetter(*(ClaimedJob._fields.index(name) for name in ("priority", "run_at_s", "id")))
 
 
-def _by_fence(runs: Sequence[JobRun]) -> str | None:
+def _by_fence(runs: Sequence[EndedRun]) -> str | None:
     """Return the results of runs as the JSON that ``finish.sql`` takes; None if there are none."""
     kept = [
         f'"{run.job.fence}":[{result.value},{result.keep.total_seconds()!r},{result.ran_s!r}]'

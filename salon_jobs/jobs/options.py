@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypedDict, get_type_hints
 from uuid import UUID
 
 from salon_jobs.core.arguments import check_text
@@ -17,13 +17,10 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import OptionInvalid, TaskInvalid, suggest
 from salon_jobs.core.outcomes import DISCARDED, Cancelled, Errored, Retry
-from salon_jobs.core.records import GivenStore, JobKeyMode, StoreId
+from salon_jobs.core.records import JobKeyMode, StoreId
 from salon_jobs.core.text import shown
 from salon_jobs.core.units import EARLIEST, LATEST, RATE_UNITS, in_seconds
 from salon_jobs.db.instants import from_project
-
-if TYPE_CHECKING:
-    from salon_jobs.jobs.task import Call
 
 KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
 LONGEST_DAYS: Final = 36_500
@@ -360,28 +357,6 @@ def parse_rate(rate: float | str, name: str = "rate") -> float:
             return value
     allowed = 'a number of jobs per second above 0, or text such as "100/m" (of s, m, h and d)'
     raise OptionInvalid(f"{name} must be {allowed}, not {shown(rate)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FanOut:
-    """Options for spreading a fan-out over the stores. Raises OptionInvalid naming the field.
-
-    ``jitter`` spreads the jobs over this period from ``run_at``; a store always gets the same offset. ``exclude`` lists
-    stores that get no job. ``label`` distinguishes fan-outs with the same arguments and tick, for people and for
-    idempotency. ``then`` is the call of a task that is enqueued when all these jobs have ended.
-    """
-
-    jitter: timedelta = timedelta(0)
-    exclude: Collection[GivenStore] = ()
-    label: str = ""
-    then: Call[...] | None = None
-
-    def __post_init__(self) -> None:
-        check_duration("jitter", self.jitter, 365)
-        if isinstance(self.exclude, str) or not all(isinstance(store, UUID | int | str) for store in self.exclude):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise OptionInvalid("exclude must be a collection of the stores' keys")
-        if self.label != "":
-            check_text("label", self.label, 255)
 
 
 # Options that a task declared at_most_once cannot have, and why.

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from salon_jobs.core.error_report import shown_message
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.text import shown
 from salon_jobs.db import statements
-
-if TYPE_CHECKING:
-    from salon_jobs.jobs.run import JobRun
+from salon_jobs.jobs.run import JobRun
 
 _EVERY_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a running job is, as it last said: ``done`` of ``total``, which is None if it does not know."""
-
-    done: int
-    total: int | None
-    text: str
-    updated_at: datetime
 
 
 class ProgressWriter:

@@ -6,19 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from inspect import Signature
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
+
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import TaskInvalid, UnknownTask, did_you_mean
-from salon_jobs.core.records import JobState, StoreId
+from salon_jobs.core.events import LoggedRun
+from salon_jobs.core.records import JobState, KeptResult, StoreId
 from salon_jobs.core.redaction import HIDDEN, redacted
 from salon_jobs.core.text import shown
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, NewJob, Timeouts
-
-if TYPE_CHECKING:
-    from salon_jobs.jobs.run import JobRun
-    from salon_jobs.jobs.task import Task
 
 
 class Payload(Protocol):
@@ -56,6 +55,19 @@ class Payload(Protocol):
     def decode(self, payload: str, store_id: StoreId | None, /) -> dict[str, Any]:
         """Return the keyword arguments of the call. Raises PayloadInvalid if the payload does not fit."""
         ...
+
+
+class EndedRun(LoggedRun, Protocol):
+    """What declarations, and the statements that end jobs, read of a run whose handler has ended."""
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper: ...
+    @property
+    def ran_s(self) -> float: ...
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def result(self) -> KeptResult | None: ...
 
 
 class TaskDeclaration(Protocol):
@@ -115,7 +127,7 @@ class TaskDeclaration(Protocol):
         ...
 
     @property
-    def on_end(self) -> Callable[[JobRun, JobState, BaseException | None], None] | None:
+    def on_end(self) -> Callable[[EndedRun, JobState, BaseException | None], None] | None:
         """Function to call after each outcome is committed, with the job's state and the error; raises nothing."""
         ...
 
@@ -156,19 +168,6 @@ def get_declaration(name: str) -> TaskDeclaration:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UnknownTask(f"the name of a task is a string, not {shown(name)}") from None
         raise UnknownTask(f"no task is named {name!r}{did_you_mean(name, _declarations)}") from None
-
-
-def get_task(name: str) -> Task[..., Any]:
-    """Return the task with this name, to enqueue it. Raises UnknownTask, even if another library has one."""
-    from salon_jobs.jobs.task import Task  # noqa: PLC0415 - which imports this module
-
-    declaration = get_declaration(name)
-    if not isinstance(declaration, Task):
-        raise UnknownTask(
-            f"{name!r} ({declaration.origin}) is not declared with salon_jobs: enqueue it as its library does. Flows, "
-            "then= and consumers take tasks of salon_jobs alone; let one of these enqueue it"
-        )
-    return cast("Task[..., Any]", declaration)
 
 
 def declaration_of(target: object) -> TaskDeclaration:

@@ -2,93 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 import msgspec
 from django.db import transaction
 
 from salon_jobs.core.arguments import LAST_ID, as_uuid, is_id
-from salon_jobs.core.as_json import encode
-from salon_jobs.core.errors import JobDoesNotExist, NoResult, OptionInvalid, ResultInvalid
-from salon_jobs.core.records import EnqueueAction, JobState, StoreId
+from salon_jobs.core.errors import JobDoesNotExist, NoResult, OptionInvalid
+from salon_jobs.core.records import AttemptError, EnqueueAction, JobRecord, JobState, Progress
 from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs.answers import JobWait
-from salon_jobs.jobs.progress import Progress
 from salon_jobs.tenancy.active import current_store_id
 
-if TYPE_CHECKING:
-    from salon_jobs.jobs.run import JobRun
-
-R = TypeVar("R", bound="JobRun")
 _WITHOUT_RESULT: Final = {
     JobState.QUEUED: " yet: it is queued",
     JobState.RUNNING: " yet: it is running",
     JobState.FAILED: ": it failed",
     JobState.CANCELLED: ": it was cancelled",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptError:
-    """The error of one attempt that failed.
-
-    ``error_class`` is the full name of the exception's class, ``attempt`` the number of the run, from 1. ``worker_id``
-    and ``started_at`` are None if they are not recorded. ``log`` has the last lines that it logged.
-    """
-
-    attempt: int
-    error_class: str
-    code: str
-    message: str
-    traceback: str
-    log: str
-    occurred_at: datetime
-    worker_id: int | None
-    started_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
-    """One job as it was when it was read.
-
-    ``attempts`` counts the runs so far, including a current or successful one; ``worker_ids`` are their processes, in
-    order, None if unknown. ``first_started_at`` and ``last_started_at`` are when its first and its latest run began (a
-    current one: when it was claimed), ``run_at`` when it is, or was last, due. ``payload`` has the arguments without
-    the store. With ``has_value``, ``value`` is what the handler returned, kept for ``keep_result``. ``gone`` means that
-    the job succeeded and its row is deleted: this is what its result keeps. ``is_uncommitted``: the transaction that
-    read it has itself enqueued or changed the job. ``progress`` is what a running one last said, if it did.
-    """
-
-    id: int
-    public_id: UUID | None
-    store_id: StoreId | None
-    state: JobState
-    task: str
-    queue: str
-    priority: int
-    payload: dict[str, Any]
-    run_at: datetime
-    created_at: datetime
-    first_started_at: datetime | None
-    last_started_at: datetime | None
-    finished_at: datetime | None
-    reason: str
-    attempts: int
-    worker_ids: tuple[int | None, ...]
-    value: Any
-    has_value: bool
-    errors: tuple[AttemptError, ...]
-    gone: bool
-    is_uncommitted: bool
-    progress: Progress | None
 
 
 class JobHandle(msgspec.Struct, frozen=True, gc=False):
@@ -182,41 +120,6 @@ def _by_number(job_id: int, using: str) -> JobRecord | None:
 def load_result(public_id: UUID, *, using: str | None = None) -> JobRecord | None:
     """Return the job with this public id, whatever its store, or None. Role: web, worker."""
     return _read("get_result", {"public_id": public_id}, alias_of(using))
-
-
-# Characters of results in one statement, which is several times as large on its way. The server accepts 1 GB.
-MOST_PER_STATEMENT: Final = 8_000_000
-# Far below what jsonb can hold.
-_LARGEST: Final = 10_000_000
-
-
-def encode_result(task: str, value: object) -> str:
-    """Return what a handler returned as JSON. Raises ResultInvalid."""
-    try:
-        encoded = encode(value)
-        if len(encoded) > _LARGEST:
-            raise ValueError(f"it has {len(encoded):,} bytes, and at most {_LARGEST:,} are kept")
-        return encoded.decode()
-    except Exception as error:  # the caller's own class may raise anything
-        raise ResultInvalid(
-            f"task {task!r} returned {type(value).__name__}, which cannot be kept as JSON: {error}. Return numbers, "
-            "texts, lists, dicts, dates or dataclasses, or declare the task without keep_result"
-        ) from error
-
-
-def in_statements(runs: Sequence[R], most: int) -> Iterator[list[R]]:
-    """Yield the runs that keep a result, in parts of at most ``most`` characters, or of a single one that is longer."""
-    part, size = list[R](), 0
-    for run in runs:
-        if run.result is None:
-            continue
-        if part and size + len(run.result.value) > most:
-            yield part
-            part, size = [], 0
-        part.append(run)
-        size += len(run.result.value)
-    if part:
-        yield part
 
 
 # In the order of ``job_record`` and of salon_jobs_get_result.

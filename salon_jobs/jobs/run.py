@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import Final, TypeVar, cast
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
 from salon_jobs.core import events
-from salon_jobs.core.errors import CancelRequested, Interrupted, LeaseLost, TimedOut, TransactionBroken
-from salon_jobs.core.events import LoggedLines
+from salon_jobs.core.as_json import encode
+from salon_jobs.core.errors import CancelRequested, Interrupted, LeaseLost, ResultInvalid, TimedOut, TransactionBroken
+from salon_jobs.core.extensions import Extensible
 from salon_jobs.core.records import ClaimedJob, KeptResult, StoreId
 from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.db.connections import in_transaction, refuse_lost_transaction
-from salon_jobs.db.instants import to_project
 from salon_jobs.jobs.leases import Leases
-from salon_jobs.jobs.options import LONGEST_DAYS, check_duration
-from salon_jobs.jobs.progress import writer
-from salon_jobs.jobs.results import encode_result
+from salon_jobs.jobs.registry import TaskDeclaration
 from salon_jobs.tenancy.active import open_store
 
-if TYPE_CHECKING:
-    from salon_jobs.jobs.flows import RunningFlow
-    from salon_jobs.jobs.registry import TaskDeclaration
-    from salon_jobs.jobs.steps import Steps
-
-P = ParamSpec("P")
-R = TypeVar("R")
-T = TypeVar("T")
+R = TypeVar("R", bound="JobRun")
+# Characters of results in one statement, which is several times as large on its way. The server accepts 1 GB.
+MOST_PER_STATEMENT: Final = 8_000_000
+# Far below what jsonb can hold.
+_LARGEST: Final = 10_000_000
 
 
 def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
@@ -75,8 +70,8 @@ def _monotonic() -> float:
 
 
 @dataclass(eq=False)
-class JobRun:
-    """Job that a handler is running.
+class JobRun(Extensible):
+    """Run of a job, as the worker drives it. What a feature keeps of it is an extension.
 
     Without slots: a default that a run never overrides stays an attribute of the class, and costs nothing.
     """
@@ -106,14 +101,6 @@ class JobRun:
     on_extended: Callable[[float], None] | None = field(default=None, init=False)
     # What the handler returned, if it is to be kept.
     result: KeptResult | None = field(default=None, init=False)
-    # The result passed to ``finish``.
-    finished_with: Any = field(default=None, init=False)
-    # What the declaration remembers of this run until its end is announced.
-    memo: Any = field(default=None, init=False)
-    # The last lines that it logged, if it logged any.
-    log: LoggedLines | None = field(default=None, init=False)
-    # What its handler does in steps, once it has asked for one.
-    steps: Steps | None = field(default=None, init=False)
     # What the tracer and the reporter of failures receive, if there are any.
     trace: Run | None = field(default=None, init=False)
 
@@ -143,18 +130,6 @@ class JobRun:
         return max(0.0, self.started - self.job.due_at)
 
     @property
-    def interrupt_due(self) -> tuple[float, type[Interrupted]] | None:
-        """When to interrupt the run (monotonic seconds) and by what; None if never, or if already interrupted."""
-        if self.interrupted_by is not None:
-            return None
-        candidates = ((self.times_out_at, TimedOut), (self.cancel_at, CancelRequested))
-        return min(((at, kind) for at, kind in candidates if at is not None), key=itemgetter(0), default=None)
-
-    @property
-    def process_id(self) -> int:
-        return self.leases.process_id
-
-    @property
     def id(self) -> int:
         return self.job.id
 
@@ -163,40 +138,25 @@ class JobRun:
         return self.job.task
 
     @property
-    def attempt(self) -> int:
-        """Number of this run; the first is 1."""
-        return self.job.attempt
-
-    @property
-    def max_attempts(self) -> int:
-        return self.job.max_attempts
-
-    @property
     def store_id(self) -> StoreId | None:
-        """Store of the job; None for a system task."""
         return self.job.store_id
 
     @property
-    def run_at(self) -> datetime:
-        """When the job was due."""
-        return to_project(self.job.run_at)
-
-    @property
-    def created_at(self) -> datetime:
-        """When the job was enqueued; unlike ``run_at``, retries do not change it."""
-        return to_project(self.job.created_at)
-
-    @property
-    def tick(self) -> datetime | None:
-        """Cron tick the job originates from, directly or through a fan-out, or None. Always aware."""
-        return self.job.tick
-
-    @property
-    def deadline(self) -> datetime | None:
-        """When this run times out, by this host's clock; None without a timeout."""
-        if self.times_out_at is None:
+    def interrupt_due(self) -> tuple[float, type[Interrupted]] | None:
+        """When to interrupt the run (monotonic seconds) and by what; None if never, or if already interrupted."""
+        if self.interrupted_by is not None:
             return None
-        return to_project(datetime.now(UTC) + timedelta(seconds=self.times_out_at - time.monotonic()))
+        candidates = ((self.times_out_at, TimedOut), (self.cancel_at, CancelRequested))
+        return min(((at, kind) for at, kind in candidates if at is not None), key=itemgetter(0), default=None)
+
+    def cancelled(self) -> bool:
+        """Return whether cancellation was requested: its handler has a few seconds before the interrupt."""
+        return self.cancel_at is not None
+
+    def close_extensions(self) -> None:
+        """Have features let go of what must not outlive the handler, which has ended."""
+        for extension in self.extensions.values():
+            extension.close()
 
     def start_trace(self) -> Run:
         """Return what the tracer and the reporter of failures receive at the start of this run."""
@@ -220,98 +180,6 @@ class JobRun:
             self.trace = replace(self.trace, error=None)  # the other is the tracer's
 
     @property
-    def flow(self) -> RunningFlow:
-        """The flow that the job is a member of, with one or two queries. Raises FlowInvalid if it is of none."""
-        from salon_jobs.jobs.flows import RunningFlow  # noqa: PLC0415 - only for those who have flows
-
-        return RunningFlow(self.id, using=self.connection.alias)
-
-    def cancelled(self) -> bool:
-        """Return whether cancellation was requested; if so, raise any exception soon. Does not query the database.
-
-        Becomes true at most a second after ``cancel_jobs``, usually at once. The run is interrupted five seconds later.
-        """
-        return self.cancel_at is not None
-
-    def extend(self, by: timedelta) -> None:
-        """Postpone the deadline of this run, as often as needed. Without a timeout this does nothing.
-
-        A shutdown does not wait for it. Raises OptionInvalid unless ``by`` is from zero to 36,500 days, and TimedOut if
-        the run has timed out already.
-        """
-        check_duration("by", by, LONGEST_DAYS)
-        self.refuse_to_go_on()
-        if self.times_out_at is not None:
-            self.times_out_at += by.total_seconds()
-            if self.on_extended is not None:
-                self.on_extended(self.times_out_at)
-
-    def progress(self, done: int, total: int | None = None, text: str = "") -> None:
-        """Show people how far this run is: ``done`` of ``total`` (None: unknown), and a text of up to 255 characters.
-
-        Outside the handler's transaction, once a second at most; call it as often as you like. Nothing of it is kept
-        when the run ends. Raises OptionInvalid.
-        """
-        writer.note(self, done, total, text)
-
-    def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function once in the life of the job; later attempts return what it returned, and do not call it.
-
-        In a transaction of its own, which also keeps the result, as JSON of up to 1 MB, under the job's lease: what the
-        function writes to the job's database happens exactly once. ``name`` is the step's own in this job. Raises
-        StepInvalid inside a transaction, such as that of a store task without ``atomic=False``, for a name that this
-        run has used, and for what cannot be kept; and LeaseLost: do not catch it.
-        """
-        result: R = self._own_steps().run(name, function, args, kwargs)
-        return result
-
-    @overload
-    async def astep(
-        self, name: str, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R: ...
-    @overload
-    async def astep(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
-    async def astep(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Do the same in a coroutine, with the function on a thread.
-
-        A coroutine function runs without a transaction, and its result is kept afterwards: at least once.
-        """
-        return await self._own_steps().arun(name, function, args, kwargs)
-
-    @overload
-    def cursor(self, name: str, elements: Callable[[T | None], Iterable[T]], /) -> Iterator[T]: ...
-    @overload
-    def cursor(self, name: str, elements: Iterable[T], /) -> Iterator[T]: ...
-    def cursor(self, name: str, elements: Any, /) -> Iterator[Any]:
-        """Iterate over the elements, after those that earlier attempts have committed.
-
-        Each element is taken, and the body of the loop runs, in one transaction, which also keeps the position, as
-        ``step`` keeps a result. What leaves the loop early rolls that element back. An iterable must begin with the
-        same elements in each attempt; a function gets the last element committed, None at first, and returns those
-        after it.
-        """
-        return self._own_steps().loop(name, elements)
-
-    def _own_steps(self) -> Steps:
-        if self.steps is None:
-            from salon_jobs.jobs.steps import Steps  # noqa: PLC0415 - only for jobs that have them
-
-            self.steps = Steps(self)
-        return self.steps
-
-    def finish(self, result: object = None) -> None:
-        """Finish the job as succeeded inside the handler's own last transaction, so that both commit together.
-
-        For tasks with ``atomic=False``. A task with ``keep_result`` passes its ``result`` here, since what it returns
-        comes too late. A second call in the same transaction does nothing. Raises LeaseLost if the job now belongs to
-        another run, and TransactionBroken if the transaction can only roll back: do not catch them. After a timeout,
-        raises the timeout again: a handler that swallowed it must not look like success.
-        """
-        self.returned(result)
-        self.end()
-        self.finished_with = result
-
-    @property
     def keeps_result(self) -> timedelta | None:
         """How long the job's result is kept; None or zero if it is not."""
         own = self.job.keep_result
@@ -319,8 +187,18 @@ class JobRun:
 
     def returned(self, value: object) -> None:
         """Keep what the handler returned, if this job's result is kept. Raises ResultInvalid."""
-        if keep := self.keeps_result:
-            self.result = KeptResult(encode_result(self.task, value), keep, self.ran_s)
+        if not (keep := self.keeps_result):
+            return
+        try:
+            encoded = encode(value)
+            if len(encoded) > _LARGEST:
+                raise ValueError(f"it has {len(encoded):,} bytes, and at most {_LARGEST:,} are kept")
+            self.result = KeptResult(encoded.decode(), keep, self.ran_s)
+        except Exception as error:  # the caller's own class may raise anything
+            raise ResultInvalid(
+                f"task {self.task!r} returned {type(value).__name__}, which cannot be kept as JSON: {error}. Return "
+                "numbers, texts, lists, dicts, dates or dataclasses, or declare the task without keep_result"
+            ) from error
 
     def end(self) -> None:
         """Finish the job in the current transaction, as ``finish`` does, with the result kept so far."""
@@ -342,3 +220,18 @@ class JobRun:
                 "the handler went on, which is no success: where it catches the timeout it may raise Discard, Snooze "
                 "or Retry; to succeed, it ends before current_job().deadline"
             )
+
+
+def in_statements(runs: Sequence[R], most: int) -> Iterator[list[R]]:
+    """Yield the runs that keep a result, in parts of at most ``most`` characters, or of a single one that is longer."""
+    part, size = list[R](), 0
+    for run in runs:
+        if run.result is None:
+            continue
+        if part and size + len(run.result.value) > most:
+            yield part
+            part, size = [], 0
+        part.append(run)
+        size += len(run.result.value)
+    if part:
+        yield part

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar, cast, get_type_hints
 from weakref import WeakSet
 
 import msgspec
@@ -21,13 +21,11 @@ from django.db import transaction
 
 from salon_jobs.core.as_json import as_member, encode
 from salon_jobs.core.errors import LeaseLost, StepInvalid
+from salon_jobs.core.extensions import Extension
 from salon_jobs.core.text import shown
 from salon_jobs.db.statements import hot
 from salon_jobs.jobs.payload import unquoted
-from salon_jobs.jobs.run import refuse_broken_transaction
-
-if TYPE_CHECKING:
-    from salon_jobs.jobs.run import JobRun
+from salon_jobs.jobs.run import JobRun, refuse_broken_transaction
 
 T = TypeVar("T")
 # All results of a job are read at once.
@@ -44,7 +42,7 @@ class KeptStep(NamedTuple):
     ended: bool
 
 
-class Steps:
+class Steps(Extension):
     """Steps of one run. The first one reads what earlier runs have kept, by one statement."""
 
     def __init__(self, running: JobRun) -> None:
@@ -181,7 +179,7 @@ class Steps:
         running = self._running
         running.refuse_to_go_on()
         refuse_broken_transaction(running.leases.connection)
-        values = {"name": name, "attempt": running.attempt, "value": value, "position": position, "ended": ended}
+        values = {"name": name, "attempt": running.job.attempt, "value": value, "position": position, "ended": ended}
         if not running.leases.save_step(running.job, **values, took_s=time.monotonic() - started):
             if running.finished:
                 raise StepInvalid(f"step {name!r} comes after finish(), which has ended the job: call that last")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -19,7 +19,7 @@ from msgspec import Struct
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import check_text
 from salon_jobs.core.backoff import Backoff
-from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, SalonJobsError, TaskInvalid
+from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, SalonJobsError, TaskInvalid, UnknownTask
 from salon_jobs.core.records import GivenStore, StoreId
 from salon_jobs.core.text import shown
 from salon_jobs.jobs import enqueue, registry
@@ -75,7 +75,7 @@ def follow_up(then: Call[...]) -> NewJob:
     """Return the job to enqueue for this call, with its task's own options. Raises PayloadInvalid."""
     takes = "then is the call of a task, such as summarize.call(day=day)"
     check_call(takes, then, PayloadInvalid, of_djangos="let a task of salon_jobs enqueue it")
-    task = registry.get_task(then.task)
+    task = get_task(then.task)
     return replace(task.new_job(then.arguments, task.options), trace=then.trace)
 
 
@@ -304,6 +304,30 @@ class ChunkTask(Task[[GivenStore, T], R_co], Generic[T, R_co]):
         """Call the function directly with a list of payloads, without enqueueing."""
         handler: Callable[[GivenStore, list[T]], R_co] = self.function  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
         return handler(store_id, jobs)
+
+
+def get_task(name: str) -> Task[..., Any]:
+    """Return the task with this name, to enqueue it. Raises UnknownTask, even if another library has one."""
+    declaration = registry.get_declaration(name)
+    if not isinstance(declaration, Task):
+        raise UnknownTask(
+            f"{name!r} ({declaration.origin}) is not declared with salon_jobs: enqueue it as its library does. Flows, "
+            "then= and consumers take tasks of salon_jobs alone; let one of these enqueue it"
+        )
+    return cast("Task[..., Any]", declaration)
+
+
+def enqueue_job(name: str, payload: dict[str, Any], **options: Unpack[EnqueueOptions]) -> JobHandle:
+    """Enqueue a job by its task's name; ``options`` are those of ``using``.
+
+    No type checker knows the name or the payload, since the name may be data: both are checked here.
+
+    Raises UnknownTask, PayloadInvalid naming path and expected type, OptionInvalid naming the field, EnqueueRefused.
+    """
+    task = get_task(name)
+    if not isinstance(payload, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PayloadInvalid(f"task {name!r}: the payload must be a dict of arguments, not {type(payload).__name__}")
+    return task.using(**options).enqueue(**payload)
 
 
 @overload

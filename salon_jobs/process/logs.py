@@ -29,8 +29,8 @@ class JobContext(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Set ``task_name``, ``job_id``, ``store_id``, ``attempt`` and ``trace_id`` where known; always return True."""
-        job = current_run.get()
-        if job is not None:
+        if (run := current_run.get()) is not None:
+            job = run.job
             bound = (job.task, job.id, job.store_id, job.attempt)
             for name, value in zip(BOUND, bound, strict=False):
                 record.__dict__.setdefault(name, value)

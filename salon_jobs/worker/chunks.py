@@ -15,10 +15,10 @@ from salon_jobs.core.outcomes import Errored, Outcome, Split, Succeeded
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.db.internals import break_cycles
 from salon_jobs.db.statements import in_one_trip
+from salon_jobs.jobs.current import CurrentJob
 from salon_jobs.jobs.payload import ChunkPayload
 from salon_jobs.jobs.registry import TaskDeclaration
-from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
-from salon_jobs.jobs.run import JobRun, current_run, refuse_open_transaction
+from salon_jobs.jobs.run import MOST_PER_STATEMENT, JobRun, current_run, in_statements, refuse_open_transaction
 from salon_jobs.process.loop import Outage
 from salon_jobs.signals import job_started
 from salon_jobs.tenancy.context import StoreJobContext
@@ -101,7 +101,7 @@ class ChunkRun(JobRun):
             arguments = payload.join([payload.decode(run.job.payload, run.job.store_id) for run in self.runs])
             if job_started.receivers:
                 for run in self.runs:
-                    job_started.send_robust(task, job=run)
+                    job_started.send_robust(task, job=CurrentJob(run))
             with executor.store_transaction(self) as own:
                 executor.call_handler(arguments, self)
                 self._finish(own)

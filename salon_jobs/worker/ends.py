@@ -12,7 +12,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import EndRefused, OutcomeUnknown
-from salon_jobs.core.events import contained, log_batch, log_event
+from salon_jobs.core.events import LoggedLines, contained, log_batch, log_event
 from salon_jobs.core.outcomes import (
     CANCELLED,
     Cancelled,
@@ -32,6 +32,7 @@ from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.answers import awaited
+from salon_jobs.jobs.current import CurrentJob
 from salon_jobs.jobs.leases import Ended, Leases
 from salon_jobs.jobs.run import JobRun
 from salon_jobs.jobs.statistics import ended_runs
@@ -167,7 +168,7 @@ def _write(running: JobRun, outcome: Outcome) -> JobState | None:
                 final=not retryable,
                 reason=described.code or ("attempts_exhausted" if retryable else "not_retried"),
                 ran_s=running.ran_s,
-                log="" if running.log is None or conf.keep_log == "none" else running.log.text,
+                log=lines.text if (lines := running.extension(LoggedLines)) and conf.keep_log != "none" else "",
             )
             if ended is None and not leases.failed_by(job):
                 return None
@@ -234,14 +235,14 @@ def _delay_of_left(job: ClaimedJob) -> timedelta:
 
 def announce(running: JobRun, state: JobState | None, error: BaseException | None = None) -> None:
     """Tell receivers, the task and those who await the job of an end that is written, whatever they raise."""
-    if state is JobState.CANCELLED and running.log is not None:
+    if state is JobState.CANCELLED:
         with contained("the log of job %s was not kept", running.id):
             running.leases.keep_logs([running])
     if awaited.until and state in (JobState.FAILED, JobState.CANCELLED):
         awaited.announce([running.id], using=running.leases.using)
     if job_finished.receivers:
         with contained("receivers of job_finished raised for job %s", running.id):
-            job_finished.send_robust(running.declaration, job=running, state=state, error=error)
+            job_finished.send_robust(running.declaration, job=CurrentJob(running), state=state, error=error)
     if state is not None and running.declaration.on_end is not None:
         with contained("the end of job %s could not be announced", running.id):
             running.declaration.on_end(running, state, error)

@@ -36,6 +36,7 @@ from salon_jobs.core.units import in_seconds
 from salon_jobs.db.internals import break_cycles
 from salon_jobs.db.read_only import failed_read_only, refuses_writes
 from salon_jobs.db.statements import in_one_trip
+from salon_jobs.jobs.current import CurrentJob
 from salon_jobs.jobs.leases import LEASE_LOST
 from salon_jobs.jobs.run import JobRun, current_run, refuse_open_transaction
 from salon_jobs.signals import job_started
@@ -58,7 +59,7 @@ def execute(running: JobRun) -> Outcome:
     token = current_run.set(running)
     try:
         if job_started.receivers:
-            job_started.send_robust(task, job=running)
+            job_started.send_robust(task, job=CurrentJob(running))
         finishes_inside = task.is_store_task and task.atomic
         if finishes_inside:
             with store_transaction(running) as own:
@@ -87,8 +88,8 @@ def execute(running: JobRun) -> Outcome:
     except BaseException as error:  # a handler may raise anything, even SystemExit; only the job fails
         return outcome_of(running, error)
     finally:
-        if running.steps is not None:
-            running.steps.close()
+        if running.extensions:
+            running.close_extensions()
         current_run.reset(token)
 
 

@@ -21,8 +21,7 @@ from salon_jobs.db import statements
 from salon_jobs.db.statements import is_held_up
 from salon_jobs.jobs.answers import awaited
 from salon_jobs.jobs.leases import Leases
-from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
-from salon_jobs.jobs.run import JobRun
+from salon_jobs.jobs.run import MOST_PER_STATEMENT, JobRun, in_statements
 from salon_jobs.process.loop import Loop, Outage
 from salon_jobs.tenancy.connections import finish_resets, tidy_connections
 from salon_jobs.worker.buffer import JobBuffer

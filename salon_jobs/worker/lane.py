@@ -21,6 +21,7 @@ from salon_jobs.core.outcomes import Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.tracing import is_observed, observing
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.current import CurrentJob
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.run import JobRun, current_run, refuse_open_transaction
 from salon_jobs.signals import job_started
@@ -234,7 +235,7 @@ class AsyncLane:
         current_run.set(running)
         try:
             if job_started.receivers:
-                await _on_thread(turns, copy_context().run, job_started.send_robust, task, job=running)
+                await _on_thread(turns, copy_context().run, job_started.send_robust, task, job=CurrentJob(running))
             if running.store_id is None:
                 become_system_task(task.name)
             else:

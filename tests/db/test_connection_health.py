@@ -65,7 +65,7 @@ def test_job_has_connection_that_replaced_one_in_transaction(
 ) -> None:
     monkeypatch.setattr(runner_module, "TIDY_AFTER_S", 0.0)
     same: list[bool] = []
-    hooks.system = lambda **_: same.append(current_job().connection is connections["default"])
+    hooks.system = lambda **_: same.append(current_job().run.connection is connections["default"])
     take = JobBuffer.take
 
     def take_and_leave_open(buffer: JobBuffer, thread: int) -> ClaimedJob | None:

@@ -15,7 +15,7 @@ from project.salon.tasks import customer, operator, register, reservation
 from salon_jobs import enqueue_job
 from salon_jobs.core.outcomes import Cancelled, Errored, Outcome, Succeeded
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.task import Task
+from salon_jobs.jobs.task import Task, get_task
 from salon_jobs.schedules import entries
 from tests.support import change, row, run_due, seen
 
@@ -72,7 +72,7 @@ def run_twice(process_id: int, declared: Task[..., Any], *, tick: datetime | Non
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_task_is_declared_as_specified(name: str) -> None:
-    task = registry.get_task(name)
+    task = get_task(name)
     key = task.key_templates.get("job_key")
     assert (task.is_store_task, task.options.max_attempts, key) == CATALOGUE[name][:3]
     assert task.options.job_key_mode == ("preserve_run_at" if key else "replace")
@@ -87,7 +87,7 @@ def test_tasks_and_crontab_are_as_specified() -> None:
     for name, entry in ours.items():
         of_day = {"target_date": DAY} if name == "aggregate-daily-sales" else {}
         assert entry.payload_at(TICK) == {"reason": "cron", **of_day}
-        registry.get_task(name).payload.bind((), entry.payload_at(TICK))
+        get_task(name).payload.bind((), entry.payload_at(TICK))
 
 
 @pytest.mark.parametrize(

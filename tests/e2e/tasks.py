@@ -21,7 +21,7 @@ from django.db import connection, connections, transaction
 
 from project.salon.models import Customer
 from salon_jobs import current_job, emit, store_task, task
-from salon_jobs.jobs.run import JobRun
+from salon_jobs.jobs.current import CurrentJob
 from salon_jobs.signals import job_finished
 from salon_jobs.worker.in_flight import InFlightTable
 
@@ -314,7 +314,7 @@ def exit_in_receivers(started: str) -> None:
     def interrupt(**_: object) -> None:
         raise KeyboardInterrupt
 
-    def note(job: JobRun, **_: object) -> None:
+    def note(job: CurrentJob, **_: object) -> None:
         with Path(started).open("a") as file:
             file.write(f"{job.id}\n")
 

@@ -21,6 +21,7 @@ from salon_jobs.core.outcomes import Cancelled, Errored
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import ErrorRules, Timeouts
 from salon_jobs.jobs.payload import Arguments
+from salon_jobs.jobs.task import get_task
 from tests.interpreter import run_python
 from tests.support import store_id_of
 
@@ -296,7 +297,7 @@ def test_task_is_named_after_app_and_function(module: str, name: str) -> None:
         assert task(remind).name == name
         assert task()(remind).name == name
         assert task(queue="mail")(remind).options.queue == "mail"
-        assert registry.get_task(name).function is remind
+        assert get_task(name).function is remind
     finally:
         registry.unregister(name)
 
@@ -373,7 +374,7 @@ def test_declared_task_is_still_a_function() -> None:
     assert double.__doc__ == "Double it."
     assert double.__name__ == "double"
     assert repr(double) == f"<Task {NAME}>"
-    assert registry.get_task(NAME) is double
+    assert get_task(NAME) is double
 
 
 MINUTE = timedelta(minutes=1)

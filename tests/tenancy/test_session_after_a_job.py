@@ -138,7 +138,7 @@ def test_session_after_interrupted_job(
         execute(f"SET app.current_store_id = '{stores[1]}'", "SELECT pg_advisory_lock(4711)")
         if kind is in_store:
             execute("COMMIT", "BEGIN")
-        threading.Thread(target=interrupt_it_asleep, args=(current_job(), backend())).start()
+        threading.Thread(target=interrupt_it_asleep, args=(current_job().run, backend())).start()
         execute("SELECT pg_sleep(60)")
 
     before, after = sequence.around(kind, stores[1], leave)
@@ -434,7 +434,7 @@ def test_job_removes_connection(stores: list[UUID], jobs: Jobs) -> None:
         del connections["default"]
 
     def look() -> None:
-        found.append((current_job().connection is connections["default"], visible()))
+        found.append((current_job().run.connection is connections["default"], visible()))
 
     sequence = jobs().note(in_store, stores[0]).then(in_system, stores[0], lambda: None)
     sequence.then(in_system, stores[0], remove).then(in_store, stores[0], look)

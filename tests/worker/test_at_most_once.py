@@ -140,7 +140,7 @@ def test_interrupt_is_the_end(work: Work, kind: type[Interrupted], reason: str) 
 
     def interrupted(**_: object) -> None:
         write()
-        current_job().interrupted_by = kind
+        current_job().run.interrupted_by = kind
         raise kind
 
     job_id = work.add(interrupted, tasks.once_in_store)

@@ -16,6 +16,7 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import NoCurrentJob, SalonJobsError
 from salon_jobs.core.outcomes import Cancelled, Errored, Left, NotStarted, Snoozed, Succeeded
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.run import JobRun
 from tests import tasks
 from tests.support import change, new_store_id, row_of, seen
 from tests.tasks import raises
@@ -99,6 +100,16 @@ def test_current_job(work: Work) -> None:
     assert got == [(job_id, "test-store", 1, 3, work.stores[2], None)]
     with pytest.raises(NoCurrentJob):
         current_job()
+
+
+def test_plain_run_has_no_extensions(work: Work) -> None:
+    """It looks them up in the table of its class, which is empty."""
+    runs: list[JobRun] = []
+    work.add(lambda **_: runs.append(current_job().run), tasks.system)
+    work.add(lambda **_: runs.append(current_job().run), store=1)
+    work.run_due()
+    assert len(runs) == 2
+    assert all("extensions" not in vars(run) and not run.extensions for run in runs)
 
 
 @pytest.mark.parametrize(

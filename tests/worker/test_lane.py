@@ -20,7 +20,8 @@ from django.dispatch import Signal
 from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TimedOut
-from salon_jobs.jobs.run import JobRun, current_run
+from salon_jobs.jobs.current import CurrentJob
+from salon_jobs.jobs.run import current_run
 from salon_jobs.signals import job_finished, job_started
 from salon_jobs.tenancy.active import ActiveContext, detach_contexts
 from salon_jobs.tenancy.connections import is_in_use
@@ -277,11 +278,11 @@ def test_receivers_around_handler(work: Work, monkeypatch: pytest.MonkeyPatch) -
     async def handler(**_: object) -> None:
         raise ValueError
 
-    def begin(job: JobRun, **_: object) -> None:
-        heard.append(("started", current_run.get() is job, traced.get()))
+    def begin(job: CurrentJob, **_: object) -> None:
+        heard.append(("started", current_run.get() is job.run, traced.get()))
 
-    def end(job: JobRun, **_: object) -> None:
-        lane.cancel(job.id, job.job.lease)
+    def end(job: CurrentJob, **_: object) -> None:
+        lane.cancel(job.id, job.run.job.lease)
         with tenant_context(work.stores[0]):
             heard.append(("finished", current_run.get(), traced.get(), job.cancelled()))
 

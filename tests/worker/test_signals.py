@@ -32,7 +32,7 @@ def heard() -> Iterator[Heard]:
         sent.append(("enqueued", sender, [handle.id for handle in handles]))
 
     def started(sender: Any, job: Any, **_: Any) -> None:
-        sent.append(("started", sender, job.id, current_run.get() is job, connection.in_atomic_block))
+        sent.append(("started", sender, job.id, current_run.get() is job.run, connection.in_atomic_block))
 
     def finished(sender: Any, job: Any, state: JobState, error: BaseException | None, **_: Any) -> None:
         row = job_row(job.id)  # as others see it

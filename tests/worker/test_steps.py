@@ -223,7 +223,7 @@ def test_swallowed_error_commits_no_step(work: Work, error: type[BaseException])
     def swallow() -> None:
         write("swallowed")
         if error is Interrupted:
-            current_job().interrupted_by = Interrupted
+            current_job().run.interrupted_by = Interrupted
             return
         with pytest.raises(DatabaseError), transaction.atomic(savepoint=False):
             Customer.objects.raw("SELECT 1/0 AS id")[0]

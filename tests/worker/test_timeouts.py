@@ -187,17 +187,17 @@ def test_extension_moves_both_ends(work: Work, limit_runs: LimitRuns, monkeypatc
 
         def look() -> tuple[float, float]:
             [run] = runner.table.shown()
-            assert (run.job_id, run.lease) == (job.id, job.job.lease)
+            assert (run.job_id, run.lease) == (job.id, job.run.job.lease)
             assert job.deadline is not None
-            left_s, run_s = (job.deadline - datetime.now(UTC)).total_seconds(), time.monotonic() - job.started
-            return round(run.kill_at - job.started, 3), round(left_s + run_s)
+            left_s, run_s = (job.deadline - datetime.now(UTC)).total_seconds(), time.monotonic() - job.run.started
+            return round(run.kill_at - job.run.started, 3), round(left_s + run_s)
 
         shown.append(look())
         job.extend(timedelta(minutes=10))
         shown.append(look())
-        monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic=lambda: job.started + 61))
+        monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic=lambda: job.run.started + 61))
         runner.deadlines.poll()
-        assert job.interrupted_by is None
+        assert job.run.interrupted_by is None
 
     with work.on_thread() as runner:
         work.add(handler, tasks.system)
@@ -268,7 +268,7 @@ def test_timeouts_at_end_of_runs(work: Work, limit_runs: LimitRuns) -> None:
         if job.store_id != store_id:
             foreign.append(store_id)
         write(f"{number}")
-        while number % 2 == 0 and time.monotonic() < job.started + 0.018:
+        while number % 2 == 0 and time.monotonic() < job.run.started + 0.018:
             pass
 
     count = 60
@@ -371,7 +371,7 @@ def test_interrupted_run_has_not_waited(work: Work, limit_runs: LimitRuns) -> No
         work.hooks.reset()
         # It has run for longer than a job may wait.
         change("UPDATE salon_jobs_job SET run_at = run_at - interval '75 s'")
-        threading.Thread(target=runner.interrupt, args=(current_job(), Interrupted)).start()
+        threading.Thread(target=runner.interrupt, args=(current_job().run, Interrupted)).start()
         spin()
 
     with work.on_thread() as runner:
