@@ -190,7 +190,25 @@ def test_web_process_loads_little() -> None:
     heavy = {"worker", "process", "inbox", "integrations", "admin", "management", "testing", "dashboard", "erasure"}
     assert not {name for name in loaded if name.startswith("salon_jobs.") and folder_of(name) in heavy}
     assert not {name for name in loaded if name.startswith("salon_jobs.outbox.")} - {"salon_jobs.outbox.emit"}
-    assert not {"sentry_sdk", "health_check", "opentelemetry", "prometheus_client", *sdks()} & loaded
+    assert not {"sentry_sdk", "health_check", "opentelemetry", "prometheus_client", "rich", *sdks()} & loaded
+
+
+@pytest.mark.process
+def test_only_what_prints_loads_rich() -> None:
+    """Neither a web process with its admin does, nor a service unless it has a terminal for its banner."""
+    left_out = ("salon_jobs.management.output", "salon_jobs.management.subcommands", "salon_jobs.migrations")
+    extras = ("salon_jobs.integrations", "salon_jobs.brokers")
+    others = [name for name in FILES if not name.startswith((*left_out, *extras))]
+    loaded = modules_loaded_by(
+        "settings.DATABASES = {'default': {'ENGINE': 'django.db.backends.postgresql', 'NAME': 'x'}}\n"
+        "apps = ('admin', 'auth', 'contenttypes', 'messages', 'sessions')\n"
+        "settings.INSTALLED_APPS = [*(f'django.contrib.{app}' for app in apps), 'salon_jobs', 'pgtrigger']\n"
+        "import django; django.setup()\n"
+        "from importlib import import_module\n"
+        f"for name in {others}: import_module(name)\n"
+    )
+    assert {"salon_jobs.admin.job", "salon_jobs.tenancy.request", "salon_jobs.management.commands.salon_jobs"} < loaded
+    assert not {name for name in loaded if name.split(".")[0] == "rich"}
 
 
 @pytest.mark.process
@@ -242,10 +260,10 @@ def modules_loaded_by(program: str) -> set[str]:
 
 def test_only_settings_read_environment() -> None:
     # What starts a server for a command hands its own environment on, and the web server's entry names the settings.
-    # What belongs to a terminal and no project, such as NO_COLOR, is asked by core.terminal.
+    # What belongs to a terminal and no project, such as NO_COLOR, is asked by process.logs.
     files = [*FILES.values(), *(ROOT / "project").rglob("*.py")]
     readers = {name_of(path) for path in files if _reads_environment(path)}
-    assert readers == {"project.settings", "project.local.postgres_run", "project.wsgi", "salon_jobs.core.terminal"}
+    assert readers == {"project.settings", "project.local.postgres_run", "project.wsgi", "salon_jobs.process.logs"}
 
 
 def test_statements_document_locks_and_role() -> None:

@@ -10,9 +10,9 @@ from django.contrib import admin
 
 import salon_jobs.admin  # noqa: F401 - registers the pages
 from salon_jobs.core.records import JobState
-from salon_jobs.management.commands.salon_jobs import SUBCOMMANDS
 from salon_jobs.management.subcommands import VerbSubcommand
 from salon_jobs.management.subcommands.messages import ACTIONS
+from salon_jobs.management.subcommands.registry import SUBCOMMANDS
 from salon_jobs.models import InboxMessage, Job
 from salon_jobs.verbs import VERBS, Verb
 

@@ -1,40 +1,53 @@
-"""What commands print: tables, pages, JSON, questions, reports and error lines."""
+"""What the subcommands of ``salon_jobs`` print: tables, pages, facts, progress and JSON. Only they load rich."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property
+from io import StringIO
+from itertools import groupby
 from typing import Any, Final
 from uuid import UUID
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import CommandError, OutputWrapper
-from django.db import Error
+from django.core.management.base import OutputWrapper
 from django.db.models import QuerySet
 from django.utils import timezone
-from psycopg import Error as PsycopgError
-from psycopg.errors import UndefinedTable
+from rich.console import Console as Screen
+from rich.console import ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SchemaMissing
 from salon_jobs.core.records import ActionResult
-from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.core.text import SHOWN_AT_FIRST, beginning, visible, visible_lines
 from salon_jobs.core.units import distance, with_noun
-from salon_jobs.db.read_only import ServerReadOnly, failed_read_only
 from salon_jobs.management.arguments import os_user
+from salon_jobs.management.notes import ask
+from salon_jobs.process.logs import is_coloured
 from salon_jobs.verbs import Verb
 
 _BATCH: Final = 1000
 _DETAIL_INDENT: Final = 4
 _DETAIL_LINES: Final = 2
 _PROGRESS_EVERY_S: Final = 2.0
+# Below so many columns of a terminal, less important columns of a table are left out.
+_WIDE: Final = 110
+# What a pipe or a file gets is not laid out for a width.
+_UNLIMITED: Final = 1_000_000
+# Between the columns of a table. Numbers, and texts that are no wider than this, are never folded or cut.
+_GAP: Final = 2
+_SHORT: Final = 12
+_NUMBER: Final = re.compile(r"[-–]|[<≈]?[\d,.]+\+?( (ms|s|min|h|d))?")
 # Headings of columns in tables; JSON has the columns' names.
 _HEADS: Final = {
     "aggregate_type": "destination",
@@ -60,23 +73,76 @@ _COLOURS: Final = {
 }
 
 
-def table(rows: Sequence[Sequence[object]], screen: Screen) -> list[str]:
-    """Format a table with a header row: numbers to the right, text to the left. Empty cells get a dash."""
-    shown: list[list[Painted]] = []
-    for row in rows:
-        cells: list[Painted] = []
-        for value in row:
-            text, colour = value if isinstance(value, Painted) else (value, "")
-            text = when(text) if isinstance(text, datetime) else "" if text is None else printable(str(text))
-            cells.append(Painted(text or "-", colour))
-        shown.append(cells)
-    head, *lines = shown
-    return screen.table([each.text for each in head], lines)
+def screen_of(stream: Any, options: Mapping[str, Any]) -> Screen:
+    """Return rich's console for a command's stream. It takes no text for markup: what is shown is written by others."""
+    is_terminal = stream.isatty()
+    return Screen(
+        file=stream,
+        color_system="standard" if is_coloured(stream, options) else None,
+        force_terminal=is_terminal,
+        no_color=False,  # decided by the line above
+        width=None if is_terminal else _UNLIMITED,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
 
 
-def colour_of(state: str) -> Painted:
+class Listing:
+    """Table with a header row, and perhaps a detail of each row below it, as wide as the screen.
+
+    Numbers are to the right, texts to the left; empty cells get a dash. On a narrow screen long texts are folded, or,
+    with ``on_one_line``, cut. Nothing else is: what is still too wide is left to the terminal.
+    """
+
+    def __init__(
+        self, rows: Sequence[Sequence[object]], details: Sequence[str] = (), *, on_one_line: bool = False
+    ) -> None:
+        self._details = details
+        self._table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
+        self._least = -_GAP
+        (*heads,), *lines = [[_cell(value) for value in row] for row in rows]
+        for head, column in zip(heads, zip(*lines, strict=True), strict=True):
+            width = max(cell.cell_len for cell in (head, *column))
+            is_number = all(_NUMBER.fullmatch(cell.plain) for cell in column)
+            is_whole = is_number or width <= _SHORT
+            self._least += _GAP + (width if is_whole else max(_SHORT, head.cell_len))
+            head.stylize("bold")
+            self._table.add_column(head, justify="right" if is_number else "left", no_wrap=is_whole, overflow="fold")
+        for number, line in enumerate(lines):
+            for cell in line if on_one_line else ():
+                cell.no_wrap, cell.overflow = True, "ellipsis"
+            self._table.add_row(*line, style=Style(meta={"row": number}))
+
+    def __rich_console__(self, console: Screen, options: ConsoleOptions) -> RenderResult:
+        width = max(self._least, options.max_width)
+        lines = console.render_lines(self._table, options.update_width(width), pad=False)
+        for number, parts in groupby(lines, key=_row_of):
+            for part in parts:
+                yield from part
+                yield Segment.line()
+            detail = self._details[number] if self._details and number is not None else ""
+            if detail:
+                text = Text(printable(detail), "dim", overflow="fold")
+                text.truncate(_DETAIL_LINES * (options.max_width - _DETAIL_INDENT), overflow="ellipsis")
+                yield Padding(text, (0, 0, 0, _DETAIL_INDENT), expand=False)
+
+
+def _row_of(line: Sequence[Segment]) -> int | None:
+    """Return the number of the row that a line of a table belongs to; None for the header."""
+    style = line[0].style
+    return None if style is None else style.meta.get("row")
+
+
+def _cell(value: object) -> Text:
+    text, style = (value.plain, value.style) if isinstance(value, Text) else (value, "")
+    text = when(text) if isinstance(text, datetime) else "" if text is None else printable(str(text))
+    return Text.assemble((text or "-", style))
+
+
+def colour_of(state: str) -> Text:
     """Return a state or status in its colour."""
-    return Painted(state, _COLOURS.get(state, ""))
+    return Text(state, _COLOURS.get(state, ""))
 
 
 def when(at: datetime, now: datetime | None = None) -> str:
@@ -99,15 +165,6 @@ def printable_lines(text: str) -> str:
     return visible_lines(text.expandtabs())
 
 
-def aligned(facts: Mapping[str, object], screen: Screen) -> list[str]:
-    """Format facts below each other, with their names in a column."""
-    width = max(map(len, facts))
-    texts = {
-        name: instant(fact) if isinstance(fact, datetime) else printable(str(fact)) for name, fact in facts.items()
-    }
-    return [f"  {screen.paint(name, 'dim')}{' ' * (width - len(name))}  {text}" for name, text in texts.items()]
-
-
 def listed_counts(counts: Mapping[str, int]) -> str:
     """Format counts by kind."""
     return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
@@ -122,7 +179,6 @@ class Console:
 
     def __init__(self, options: Mapping[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         self.options, self.out, self.err = options, out, err
-        self._progress_at = time.monotonic()
 
     def __getitem__(self, option: str) -> Any:
         return self.options[option]
@@ -144,11 +200,35 @@ class Console:
 
     @cached_property
     def screen(self) -> Screen:
-        return Screen.of(self.out, self.options)
+        screen = screen_of(self.out, self.options)
+        screen.file = StringIO()  # captured: Django's wrapper ends each write, even of nothing, with a new line
+        return screen
 
-    def write(self, text: str) -> None:
-        """Write a part of the result."""
-        self.out.write(text)
+    @property
+    def is_narrow(self) -> bool:
+        """Whether less important columns of a table are left out."""
+        return self.screen.width < _WIDE
+
+    def write(self, part: RenderableType) -> None:
+        """Write a part of the result. Lines of a text are not broken: a terminal does that, without line ends."""
+        with self.screen.capture() as captured:
+            self.screen.print(part, soft_wrap=isinstance(part, str | Text), crop=False)
+        # rich fills up the last column of a table.
+        self.out.write("\n".join(line.rstrip(" ") for line in captured.get().split("\n")))
+
+    def heading(self, text: str) -> None:
+        """Write the name of what follows."""
+        self.write(Text(printable(text), "bold"))
+
+    def facts(self, facts: Mapping[str, object]) -> None:
+        """Write facts below each other, with their names in a column."""
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        for name, fact in facts.items():
+            text = instant(fact) if isinstance(fact, datetime) else printable(str(fact))
+            grid.add_row(Text.assemble((name, "dim")), text)
+        self.write(Padding(grid, (0, 0, 0, 2), expand=False))
 
     def note(self, text: str) -> None:
         """Write a note beside the result."""
@@ -156,12 +236,12 @@ class Console:
 
     def result(self, value: object, text: str) -> None:
         """Write the result: the text, or the value as JSON."""
-        self.write(_json(value) if self["json"] else printable(text))
+        self.out.write(_json(value) if self["json"] else printable(text))
 
     def listing(self, value: object, rows: Sequence[Sequence[object]], nothing: str, **more: Any) -> None:
         """Write a table of the rows below the first, or the value as JSON; without rows, note ``nothing``."""
         if self["json"]:
-            self.write(_json(value))
+            self.out.write(_json(value))
         elif len(rows) > 1:
             self.table(rows, **more)
         else:
@@ -173,15 +253,10 @@ class Console:
         On a terminal the detail is below the row; elsewhere it is the last column, so that each row is a line for
         ``grep``.
         """
-        if self.screen.width is None and any(details):
+        is_below = self.screen.is_terminal
+        if any(details) and not is_below:
             rows = [[*row, text] for row, text in zip(rows, [detail, *details], strict=True)]
-        head, *lines = table(rows, self.screen)
-        self.write(head)
-        for number, line in enumerate(lines):
-            self.write(line)
-            text = details[number] if details and self.screen.width is not None else ""
-            for part in self.screen.wrap(printable(text), indent=_DETAIL_INDENT, lines=_DETAIL_LINES) if text else ():
-                self.write(self.screen.paint(part, "dim"))
+        self.write(Listing(rows, details if is_below else ()))
 
     def rows(
         self,
@@ -205,7 +280,7 @@ class Console:
         if waiting is not None:
             for row, waits in zip(listed, waiting(listed), strict=True):
                 row["waiting"] = waits
-        hidden = {detail, *(below if self.screen.is_narrow else ())}
+        hidden = {detail, *(below if self.is_narrow else ())}
         filled = {name for name in columns if any(row[name] not in (None, "", 0) for row in listed)}
         shown = [name for name in columns if name in filled - hidden]
         head = [_HEADS.get(name, name.removesuffix("_at")) for name in shown]
@@ -233,34 +308,38 @@ class Console:
         notes: Sequence[tuple[str, str, str]],
         facts: Mapping[str, object],
         content: Mapping[str, object],
-        below: Sequence[str] = (),
+        below: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Write one object: its title and state, notes (label, text, colour), facts, content, and more lines.
+        """Write one object: its title and state, notes (label, text, colour), facts, content, and texts below them.
 
         Of large content only the beginning. Leaves out what is empty. Writes content that is not text as JSON, and with
         ``--json`` only the value, whole.
         """
         if self["json"]:
-            self.write(_json(value))
+            self.out.write(_json(value))
             return
-        paint = self.screen.paint
-        self.write(f"{paint(printable(title), 'bold')} {paint(*colour_of(state))}")
+        self.write(Text.assemble((printable(title), "bold"), " ", colour_of(state)))
         for label, text, colour in notes:
             if text:
-                self.write(paint(printable_lines(f"{label}: {text}"), colour))
+                self.write(Text(printable_lines(f"{label}: {text}"), colour))
         self.write("")
-        for line in aligned({name: fact for name, fact in facts.items() if fact not in (None, "")}, self.screen):
-            self.write(line)
+        self.facts({name: fact for name, fact in facts.items() if fact not in (None, "")})
         for name, part in content.items():
             if part not in ("", {}):
                 text = part if isinstance(part, str) else _json(part, ensure_ascii=False)
                 first, size = beginning(text)
-                self.write(f"\n{paint(name, 'bold')}\n{printable_lines(first)}")
+                self.section(name, first)
                 if size:
                     said = f"… the first {SHOWN_AT_FIRST:,} of {size:,} bytes; --json writes all of it"
-                    self.write(paint(said, "yellow"))
-        for line in below:
-            self.write(line)
+                    self.write(Text(said, "yellow"))
+        for name, text in below:
+            self.section(name, text)
+
+    def section(self, name: str, text: str) -> None:
+        """Write a text below its name."""
+        self.write("")
+        self.heading(name)
+        self.write(printable_lines(text))
 
     def confirm(
         self, question: str, *, unless: str = "yes", otherwise: str = "nothing was changed", remedy: str = "pass --yes"
@@ -269,11 +348,26 @@ class Console:
         if not self[unless]:
             ask(question, self.err, otherwise=otherwise, remedy=remedy)
 
-    def progress(self, what: str, count: int) -> None:
-        """Note how many of something are done, at most every two seconds."""
-        if time.monotonic() - self._progress_at >= _PROGRESS_EVERY_S:
-            self._progress_at = time.monotonic()
-            self.note(f"{count:,} {what}")
+    @contextmanager
+    def progress(self, total: int | None = None) -> Generator[Callable[[str, int], None]]:
+        """Yield what notes how many of something are done, on a terminal as a bar, else at most every two seconds."""
+        if self.err.isatty():
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - seldom
+
+            columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+            with Progress(*columns, console=screen_of(sys.stderr, self.options), transient=True) as bar:
+                shown = bar.add_task("", total=total)
+                yield lambda what, count: bar.update(shown, description=f"{count:,} {what}", completed=count)
+            return
+        noted_at = time.monotonic()
+
+        def note(what: str, count: int) -> None:
+            nonlocal noted_at
+            if time.monotonic() - noted_at >= _PROGRESS_EVERY_S:
+                noted_at = time.monotonic()
+                self.note(f"{count:,} {what}")
+
+        yield note
 
     def change_named(self, verb: Verb, name: str, *, kind: str = "") -> None:
         """Change the row of this name, or of this kind and name, without a question, and report it."""
@@ -290,10 +384,10 @@ class Console:
             self.confirm(f"{verb.name.capitalize()} {with_noun(asked, str(verb.of._meta.verbose_name))}?")
         results: list[ActionResult[Any]] = []
         try:
-            for start in range(0, len(ids), _BATCH):
-                results += verb.apply(ids[start : start + _BATCH], by=os_user(), using=self.using, **arguments)
-                if len(ids) > _BATCH:
-                    self.note(f"{len(results):,} of {len(ids):,}")
+            with self.progress(len(ids)) as progress:
+                for start in range(0, len(ids), _BATCH):
+                    results += verb.apply(ids[start : start + _BATCH], by=os_user(), using=self.using, **arguments)
+                    progress(f"of {len(ids):,}", len(results))
         except BaseException:
             self.note(f"stopped after {len(results):,} of {len(ids):,}")
             raise
@@ -312,50 +406,3 @@ class Console:
 
 def _json(value: object, *, ensure_ascii: bool = True) -> str:
     return json.dumps(value, indent=2, default=str, ensure_ascii=ensure_ascii)
-
-
-def ask(question: str, err: OutputWrapper, *, otherwise: str, remedy: str = "pass --yes") -> None:
-    """Ask for a yes. Raises CommandError: ``otherwise`` after a no, ``remedy`` without a terminal."""
-    if not sys.stdin.isatty():
-        raise CommandError(f"{question} No terminal to confirm on; {remedy}")
-    err.write(f"{question} [y/N] ", ending="")
-    err.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CommandError(otherwise)
-
-
-def warn_of_kept_passwords(names: Iterable[str], err: OutputWrapper) -> None:
-    """Name the roles whose password bootstrap kept although the settings have another."""
-    for name in names:
-        err.write(
-            f"kept the password of {name}, which is not the one in ROLE_PASSWORDS; "
-            "python manage.py bootstrap_roles --change-passwords changes it"
-        )
-
-
-@contextmanager
-def plain_notes(err: OutputWrapper) -> Generator[None]:
-    """Write to ``err`` without the colour of errors: what a command writes there is a note, unless it raises."""
-    colour, err.style_func = err.style_func, None
-    try:
-        yield
-    finally:
-        err.style_func = colour
-
-
-@contextmanager
-def as_command_error() -> Generator[None]:
-    """Turn our errors and those of settings, database and operating system into a CommandError with a code."""
-    try:
-        yield
-    except SalonJobsError as error:
-        raise CommandError(f"{error.code}: {error}") from error
-    except ImproperlyConfigured as error:
-        raise CommandError(f"{ConfigurationError.code}: {error}") from error
-    except (Error, PsycopgError, OSError) as error:
-        if isinstance(error.__cause__, UndefinedTable) and "salon_jobs_" in str(error):
-            raise CommandError(
-                f"{SchemaMissing.code}: the job tables are missing; run: python manage.py migrate"
-            ) from error
-        text = ServerReadOnly() if failed_read_only(error) else error
-        raise CommandError(f"{NotReady.code}: {text}") from error

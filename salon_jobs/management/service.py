@@ -15,10 +15,9 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.reader import LEVELS
 from salon_jobs.conf.sections import FORMATS
 from salon_jobs.core.program import replace_closed_streams
-from salon_jobs.core.terminal import Screen
 from salon_jobs.management.arguments import ShortParser, address, log_level
-from salon_jobs.management.output import aligned, as_command_error, plain_notes
-from salon_jobs.process.logs import configure_logging, is_on_terminal
+from salon_jobs.management.notes import as_command_error, plain_notes
+from salon_jobs.process.logs import configure_logging, terminal_of
 from salon_jobs.process.reloader import Reloader
 from salon_jobs.process.service import MakeLoop, Service, die_with_parent, release
 
@@ -111,7 +110,9 @@ class ServiceCommand(BaseCommand):
         burst = options["burst"]
         address = options["health_addr"] or ("127.0.0.1", 0 if burst else self.health_port)
         service = Service(kind, make_loop, using=self.using, health_address=address, burst=burst, **more)
-        if (screen := options["screen"]) is not None and options["log_format"] == "text":
+        if options["terminal"] and options["log_format"] == "text":
+            from salon_jobs.management.output import Console  # noqa: PLC0415 - loads rich, which few processes need
+
             database: Mapping[str, Any] = connections[self.using].settings_dict
             where = f"{database['HOST'] or 'local socket'}{':' if database['PORT'] else ''}{database['PORT']}"
             shown = {
@@ -119,11 +120,13 @@ class ServiceCommand(BaseCommand):
                 "database": f"{database['NAME']} at {where} as {database['USER']}",
                 "health": "none" if service.address is None else "http://{}:{}/readyz".format(*service.address),
             }
-            self.stdout.write(screen.paint(f"salon_jobs {release()} {self.alias}".replace("  ", " "), "bold"))
-            for line in aligned(shown, screen):
-                self.stdout.write(line)
-            stop = "Runs until nothing is due." if burst else "Press Ctrl-C to stop; press it again to stop at once."
-            self.stdout.write(stop)
+            colours = {"force_color": options["terminal"] == "coloured", "no_color": True}
+            console = Console(colours, self.stdout, self.stderr)
+            console.heading(f"salon_jobs {release()} {self.alias}".replace("  ", " "))
+            console.facts(shown)
+            console.write(
+                "Runs until nothing is due." if burst else "Press Ctrl-C to stop; press it again to stop at once."
+            )
             self.stdout.flush()
         service.run()
 
@@ -133,9 +136,8 @@ class ServiceCommand(BaseCommand):
         It passes on the format of the log and the terminal, since a child writes to a pipe. After ``call_command``, the
         process's own command line is another program's.
         """
-        log_options = {"--log-format": options["log_format"], "--log-level": options["log_level"]}
-        if (screen := options["screen"]) is not None:
-            log_options["--terminal"] = "coloured" if screen.colours else "plain"
+        passed_on = ("log_format", "log_level", "terminal")
+        log_options = {f"--{name.replace('_', '-')}": options[name] for name in passed_on}
         words = [word for name, value in log_options.items() if value is not None for word in (name, value)]
         if self._called_from_command_line:
             return [sys.executable, *sys.orig_argv[1:], *words]
@@ -143,13 +145,8 @@ class ServiceCommand(BaseCommand):
 
 
 def configure_output(options: dict[str, Any]) -> None:
-    """Configure logging by a service's options, and set in them its format and ``screen`` (None without a terminal)."""
-    screen: Screen | None
-    if options["terminal"]:
-        screen = Screen(colours=options["terminal"] == "coloured")
-    else:
-        screen = Screen.of(sys.stdout, options) if is_on_terminal() else None
-    options["screen"] = screen
+    """Configure logging by a service's options, and set in them its format and its terminal, if it has one."""
+    terminal = options["terminal"] = options["terminal"] or terminal_of(options)
     options["log_format"] = configure_logging(
-        level=options["log_level"], log_format=options["log_format"], screen=screen
+        level=options["log_level"], log_format=options["log_format"], terminal=terminal
     )

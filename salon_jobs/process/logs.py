@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from copy import copy
 from datetime import datetime
-from typing import Any, Final, TextIO
+from typing import Any, Final, Literal, TextIO, TypeAlias
+
+from django.utils.termcolors import colorize
 
 from salon_jobs.conf import has_logging
 from salon_jobs.conf import settings as conf
@@ -15,7 +18,6 @@ from salon_jobs.core import events
 from salon_jobs.core.error_report import traceback_of
 from salon_jobs.core.events import BOUND, LONGEST_RECORD, JsonLinesHandler, LinesHandler, current_run, logger
 from salon_jobs.core.records import PARTITIONS
-from salon_jobs.core.terminal import Screen
 from salon_jobs.core.text import bounded, visible
 from salon_jobs.core.tracing import current_trace_id
 from salon_jobs.core.units import duration, with_noun
@@ -84,29 +86,34 @@ _USUAL: Final = {"queue": "default", "clean": True}
 class TerminalFormatter(TextFormatter):
     """Formatter for a developer's terminal: short lines in colours, with an error's text on a line of its own."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, terminal: TerminalKind) -> None:
         super().__init__()
-        self._screen = screen
+        self._is_coloured = terminal == "coloured"
+
+    def _paint(self, text: str, colour: str) -> str:
+        if not (text and colour and self._is_coloured):
+            return text
+        return colorize(text, opts=("bold",)) if colour == "bold" else colorize(text, fg=colour)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as above
         colour = "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno >= logging.WARNING else ""
-        at = self._screen.paint(f"{datetime.fromtimestamp(record.created).astimezone():%H:%M:%S}", "dim")
+        at = f"{datetime.fromtimestamp(record.created).astimezone():%H:%M:%S}"
         event: str | None = getattr(record, "event", None)
         fields: dict[str, Any] = getattr(record, "event_fields", {})
         if event is None:
-            parts = [self._screen.paint(visible(f"{record.name}: {record.message}"), colour), *_of_run(vars(record))]
+            parts = [self._paint(visible(f"{record.name}: {record.message}"), colour), *_of_run(vars(record))]
             return f"{at} {' '.join(parts)}"
         if sentence := _sentence(event, fields):
-            return f"{at} {self._screen.paint(visible(sentence), colour or 'bold')}"
+            return f"{at} {self._paint(visible(sentence), colour or 'bold')}"
         shown = {name: value for name, value in fields.items() if name not in _LEFT_OUT and _USUAL.get(name) != value}
         parts = [
-            self._screen.paint(visible(event), colour or ("green" if event == events.JOB_SUCCEEDED else "cyan")),
+            self._paint(visible(event), colour or ("green" if event == events.JOB_SUCCEEDED else "cyan")),
             *_of_run({**vars(record), **fields}),
             *(visible(f"{name}={value}") for name, value in shown.items() if _has_value(value)),
         ]
         lines = [f"{at} {' '.join(parts)}"]
         if error := _error(fields):
-            lines.append(self._screen.paint(f"         {visible(error)}", colour))
+            lines.append(self._paint(f"         {visible(error)}", colour))
         return "\n".join(lines)
 
 
@@ -168,10 +175,27 @@ class _NewsOnly(logging.Filter):
         return event not in (events.WORKER_STARTING, events.HEALTH_LISTENING)
 
 
-def is_on_terminal() -> bool:
-    """Return whether standard output is a terminal; there may be none at all, or one that is closed."""
+# What a terminal shows.
+TerminalKind: TypeAlias = Literal["plain", "coloured"]
+
+
+def is_coloured(stream: Any, options: Mapping[str, Any]) -> bool:
+    """Return whether output there is coloured: on a terminal, unless a command's options or the environment refuse.
+
+    Respects NO_COLOR, TERM=dumb, DJANGO_COLORS=nocolor, and Django's --no-color and --force-color.
+    """
+    env = os.environ
+    refused = env.get("NO_COLOR") or env.get("TERM") == "dumb" or env.get("DJANGO_COLORS") == "nocolor"
+    wanted = stream.isatty() and not refused and not options.get("no_color")
+    return bool(options.get("force_color") or wanted)
+
+
+def terminal_of(options: Mapping[str, Any]) -> TerminalKind | None:
+    """Return what the terminal at standard output shows; None if that is none, is closed, or does not exist."""
     out: TextIO | None = sys.stdout
-    return out is not None and not out.closed and out.isatty()
+    if out is None or out.closed or not out.isatty():
+        return None
+    return "coloured" if is_coloured(out, options) else "plain"
 
 
 # Loggers of Django's tasks and of their backport. For each job they say that it started and that it succeeded, which
@@ -180,31 +204,30 @@ _OF_TASKS: Final = ("django.tasks", "django_tasks")
 
 
 def configure_logging(
-    *, level: str | None = None, log_format: str | None = None, screen: Screen | None = None
+    *, level: str | None = None, log_format: str | None = None, terminal: TerminalKind | None = None
 ) -> str | None:
     """Write the log to standard output and return the format; do nothing and return None if LOGGING has a handler.
 
     ``level`` (a name such as INFO) or ``log_format`` (json or text) replaces the handlers of LOGGING. Both default to
     ``SALON_JOBS["LOGGING"]``, whose format defaults to text on a terminal and json elsewhere. Text takes the form for a
-    terminal on one, and on a given ``screen``. Without LOGGING in the settings, also removes the handler with which
+    terminal on one, and on a given ``terminal``. Without LOGGING in the settings, also removes the handler with which
     Django would repeat records on the terminal. The logger of Django's tasks gets the level WARNING unless it has one.
     Raises ConfigurationError.
     """
     asked = level is not None or log_format is not None
     level = level or conf.logging.level
-    is_terminal = is_on_terminal()
-    log_format = log_format or conf.logging.format or ("text" if is_terminal else "json")
+    own_terminal = terminal_of({})
+    log_format = log_format or conf.logging.format or ("json" if own_terminal is None else "text")
     if logger.hasHandlers() and not asked:
         return None
-    if screen is None and is_terminal:
-        screen = Screen.of(sys.stdout, {})
+    terminal = terminal or own_terminal
     handler: logging.Handler
     if log_format == "json":
         handler = JsonLinesHandler(sys.stdout)
     else:
         handler = LinesHandler(sys.stdout)
-        handler.setFormatter(TextFormatter() if screen is None else TerminalFormatter(screen))
-        if screen is not None:
+        handler.setFormatter(TextFormatter() if terminal is None else TerminalFormatter(terminal))
+        if terminal is not None:
             handler.addFilter(_NewsOnly())
     handler.addFilter(JobContext())
     handler.setLevel(level)

@@ -28,9 +28,9 @@ from salon_jobs.conf.sections import LoggingSettings, OutboxSettings
 from salon_jobs.core import errors, events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.integrations import sentry
-from salon_jobs.management.commands.salon_jobs import SUBCOMMANDS
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.management.subcommands.messages import ACTIONS
+from salon_jobs.management.subcommands.registry import SUBCOMMANDS
 from tests.docs.markdown import ROOT, read, rows, section
 from tests.metrics import METRICS
 from tests.support import public_names, seen

@@ -265,8 +265,9 @@ class InterruptedAfter(StringIO):
         return super().write(text)
 
 
-def test_interrupted_retry_reports_progress(database: None) -> None:
+def test_interrupted_retry_reports_progress(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     failed(0, 1001)
+    monkeypatch.setattr("salon_jobs.management.output._PROGRESS_EVERY_S", 0.0)
     err = InterruptedAfter()
     with pytest.raises(CommandError, match="interrupted; changes made before that remain") as raised:
         call_command("salon_jobs", "retry", "--task", "ping", "--yes", stderr=err)

@@ -9,12 +9,15 @@ import pty
 import re
 import struct
 import termios
+from io import StringIO
 from uuid import UUID, uuid4
 
 import pytest
+from rich.cells import cell_len
+from rich.text import Text
 
-from salon_jobs.core.terminal import Painted, Screen, columns_of, fitted
 from salon_jobs.jobs import limits
+from salon_jobs.management.output import Listing, screen_of
 from tests.interpreter import start_python
 from tests.management.operator import add, insert, minute, run
 from tests.outbox.rows import ORDERS, block, write
@@ -96,7 +99,7 @@ def test_tables_fit_eighty_columns(process_id: int, stores: list[UUID]) -> None:
     for command, shown in zip(commands, all_on_terminal(*commands), strict=True):
         assert COLOUR.search(shown), command
         lines = COLOUR.sub("", shown).splitlines()
-        assert max(map(columns_of, lines)) <= 80, shown
+        assert max(map(cell_len, lines)) <= 80, shown
         assert "+00:00" not in shown
         assert "None" not in shown
         assert whole.get(command, "") in "\n".join(lines)
@@ -112,14 +115,23 @@ def test_note_is_not_coloured_as_error(database: None) -> None:
 
 
 @pytest.mark.process
+def test_progress_is_a_bar_on_a_terminal(database: None) -> None:
+    add(state="failed", finished_at="2020-01-01")
+    shown = on_terminal("manage.py", "salon_jobs", "prune", "--yes")
+    assert re.search(r"━.* 1 of 1 deleted 0:00:0\d", COLOUR.sub("", shown))
+    assert shown.endswith("deleted: 0 succeeded, 0 cancelled, 1 failed, 0 errors\n")
+
+
+@pytest.mark.process
 def test_list_show_and_top_give_reasons_early(process_id: int, stores: list[UUID]) -> None:
     failed_id = fill(process_id, stores[0])
     commands = ("list", f"show {failed_id}", "top --once")
     listed, shown, top = (COLOUR.sub("", text) for text in all_on_terminal(*commands))
-    head, failed, error, more, succeeded, running, queued, *waiting = listed.splitlines()
+    head, failed, error, message, more, succeeded, running, queued, *waiting = listed.splitlines()
     assert head.split() == ["id", "task", "state", "when", "attempts"], "queue and store are below"
     assert failed.split() == [str(failed_id), "charge-card", "failed", "2", "h", "ago", "3/3"]
-    assert error.startswith("    CardError: カード会社が注文3のお支払い")
+    assert error.rstrip() == "    CardError:"
+    assert message.startswith("    カード会社が注文3のお支払い")
     assert more.startswith("    ")
     assert more.endswith("…")
     assert "2 h ago" in succeeded
@@ -170,14 +182,31 @@ def test_file_gets_full_lines(process_id: int, stores: list[UUID]) -> None:
     assert "\x1b" not in failed
 
 
+def laid_out(width: int, *rows: tuple[object, ...], **options: bool) -> list[str]:
+    """Return the lines of a table on a screen of this width."""
+    screen = screen_of(StringIO(), options)
+    screen.width = width
+    with screen.capture() as captured:
+        screen.print(Listing(rows), crop=False)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
 def test_table_aligns_text_and_numbers() -> None:
-    """Wide characters count twice."""
-    screen = Screen(width=30)
-    lines = screen.table(["id", "task"], [["7", "予約"], ["1,002", Painted("x", "red")], ["-", "a" * 40]])
-    assert lines == ["   id  task", "    7  予約", "1,002  x", "    -  aaaaaaaaaaa…aaaaaaaaaaa"]
-    assert fitted("予約を確認する", 9) == "予約…する"
-    assert columns_of("か\u3099") == 2
-    assert Screen(colours=True).table(["n"], [[Painted("x", "red")]])[1] == "\x1b[31mx\x1b[0m"
+    """Wide characters count twice, and long texts are folded."""
+    lines = laid_out(30, ("id", "task"), ("7", "予約"), ("1,002", Text("x", "red")), (None, "a" * 40))
+    assert lines == ["   id  task", "    7  予約", "1,002  x", f"    -  {'a' * 23}", f"       {'a' * 17}"]
+    assert laid_out(30, ("n",), (Text("x", "red"),), force_color=True)[1] == "\x1b[31mx\x1b[0m"
+
+
+def test_numbers_are_never_cut() -> None:
+    """On a screen that is too narrow for them lines are longer."""
+    rows = [("task", "first", "second"), ("t" * 30, "123,456,789,012", "987,654,321,098")]
+    assert laid_out(20, *rows)[1] == f"{'t' * 12}  123,456,789,012  987,654,321,098"
+
+
+def test_text_is_no_markup() -> None:
+    shown = ("[bold]task[/bold]", ":smile:", "[link=https://a.example]x[/link]")
+    assert [line.split() for line in laid_out(90, shown, shown)] == [[*shown], [*shown]]
 
 
 # Clears the screen; the same begun by one byte of eight bits; writes from right to left.

@@ -14,7 +14,6 @@ from uuid import UUID
 import pytest
 
 from salon_jobs.core import events
-from salon_jobs.core.terminal import Screen
 from salon_jobs.process.logs import TerminalFormatter
 from salon_jobs.process.processors import usable_processors
 from tests.conftest import manage
@@ -77,7 +76,7 @@ def record(level: int, event: str, **fields: object) -> str:
     """Return a record as a terminal without colours shows it, without its time."""
     made = logging.LogRecord("salon_jobs", level, "", 0, "%s", (event,), None)
     made.__dict__.update(event=event, event_fields=fields)
-    return TerminalFormatter(Screen()).format(made).partition(" ")[2]
+    return TerminalFormatter("plain").format(made).partition(" ")[2]
 
 
 def test_terminal_shows_an_error_below_its_event() -> None:

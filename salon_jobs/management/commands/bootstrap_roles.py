@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from salon_jobs.access.bootstrap import bootstrap, build_scripts, render_psql
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import add_options
-from salon_jobs.management.output import as_command_error, ask, plain_notes, warn_of_kept_passwords
+from salon_jobs.management.notes import as_command_error, ask, plain_notes, warn_of_kept_passwords
 
 
 class Command(BaseCommand):

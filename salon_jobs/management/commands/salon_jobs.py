@@ -14,38 +14,10 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import check_text
 from salon_jobs.management.arguments import ShortParser, unknown_names
 from salon_jobs.management.commands import consume_queue, relay_outbox, runscheduler, runworker
-from salon_jobs.management.output import Console, as_command_error, plain_notes
+from salon_jobs.management.notes import as_command_error, plain_notes
 from salon_jobs.management.service import ServiceCommand
-from salon_jobs.management.subcommands import Subcommand
-from salon_jobs.management.subcommands.cron import Cron
-from salon_jobs.management.subcommands.database import Convert, Doctor
-from salon_jobs.management.subcommands.inbox import Inbox
-from salon_jobs.management.subcommands.jobs import JOBS
-from salon_jobs.management.subcommands.limits import LIMITS
-from salon_jobs.management.subcommands.messages import Messages
-from salon_jobs.management.subcommands.schedules import ChangeSchedules
-from salon_jobs.management.subcommands.statistics import Prune, Stats
-from salon_jobs.management.subcommands.stores import EraseStore, ExportStore
-from salon_jobs.management.subcommands.tasks import Tasks
-from salon_jobs.management.subcommands.top import Top
 from salon_jobs.process.preflight import check_role
 
-SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
-    *JOBS,
-    *LIMITS,
-    Cron(),
-    ChangeSchedules(),
-    Messages(),
-    Inbox(),
-    Prune(),
-    Stats(),
-    Tasks(),
-    Top(),
-    Doctor(),
-    Convert(),
-    ExportStore(),
-    EraseStore(),
-)
 _INTERRUPTED: Final = 130
 _PIPE_CLOSED: Final = 141
 # Of an argument; names are far shorter, and the database bounds them.
@@ -81,6 +53,10 @@ class Command(BaseCommand):
         chosen = parser.add_subparsers(dest="subcommand", title="subcommands", metavar="SUBCOMMAND")
         for name, service in _SERVICES.items():
             service().add_arguments(chosen.add_parser(name, help=service.help, description=service.help))
+        # They print, so they load rich, which no service needs.
+        from salon_jobs.management.subcommands.registry import SUBCOMMANDS  # noqa: PLC0415
+
+        self._subcommands = {each.name: each for each in SUBCOMMANDS}
         for each in SUBCOMMANDS:
             each.add_arguments(chosen.add_parser(each.name, help=each.help, description=each.help))
 
@@ -93,7 +69,7 @@ class Command(BaseCommand):
             command.stdout, command.stderr = self.stdout, self.stderr
             command.handle(*args, **options)
             return
-        chosen = next(each for each in SUBCOMMANDS if each.name == options["subcommand"])
+        chosen = self._subcommands[options["subcommand"]]
         # Nothing is translated: programs read it, and what is here alone is in English.
         with override(None), as_command_error(), plain_notes(self.stderr):
             if conf.roles is not None and chosen.needs_role:
@@ -105,6 +81,8 @@ class Command(BaseCommand):
                         check_text(name, text, _LONGEST, least=0)
             for note in unknown_names(options):
                 self.stderr.write(note)
+            from salon_jobs.management.output import Console  # noqa: PLC0415 - as above
+
             try:
                 chosen.run(Console(options, self.stdout, self.stderr))
                 self.stdout.flush()  # a full disk must not look like success

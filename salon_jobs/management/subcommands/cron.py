@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from rich.text import Text
 
 from salon_jobs.core.records import EnqueueAction
-from salon_jobs.core.terminal import Painted
 from salon_jobs.dashboard.labels import became_of
 from salon_jobs.dashboard.processes import cron
 from salon_jobs.management.arguments import add_options, os_user
@@ -57,14 +57,14 @@ class Cron(Subcommand):
         if name is not None:
             raise CommandError("cron list takes no name")
         declared = {entry.name: entry for entry in cron_entries.all()}
-        is_narrow = console.screen.is_narrow
+        is_narrow = console.is_narrow
         described: list[dict[str, Any]] = []
         rows: list[tuple[object, ...]] = [("entry", "schedule", "zone", "next", "last", "result")]
         details: list[str] = []
         for each in cron(using=console.using):
             entry = declared.get(each.name)
             described.append({**asdict(each), "task": entry and entry.task_name})
-            result = Painted("failed", "red") if each.failed else became_of(each.result)
+            result = Text("failed", "red") if each.failed else became_of(each.result)
             line = each.schedule or "not declared here"
             rows.append((each.name, line, each.timezone, each.next_at, each.last_tick or "never", result))
             # A narrow screen has no column for results: those worth noting are below their rows.

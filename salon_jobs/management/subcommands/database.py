@@ -16,7 +16,8 @@ from salon_jobs.access.doctor.examination import Examination, examine, fix, fixa
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.units import with_noun
 from salon_jobs.management.arguments import add_options
-from salon_jobs.management.output import Console, warn_of_kept_passwords
+from salon_jobs.management.notes import warn_of_kept_passwords
+from salon_jobs.management.output import Console
 from salon_jobs.management.subcommands import Subcommand
 
 

@@ -20,7 +20,7 @@ from salon_jobs.jobs.search import JobCriteria, NextAttempt, find_jobs, progress
 from salon_jobs.jobs.stages import stages_of
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.management.arguments import add_options, row_or_uuid
-from salon_jobs.management.output import Console, colour_of, instant, printable, printable_lines, when
+from salon_jobs.management.output import Console, colour_of, instant, when
 from salon_jobs.management.subcommands import Subcommand, VerbSubcommand
 from salon_jobs.models import FollowUp, Job, JobError, JobStep
 from salon_jobs.schedules.scheduler import tick_of
@@ -80,7 +80,7 @@ class ListJobs(Subcommand):
             places["store"] = [names.get(job.store_id) for job in jobs]
         progress = progress_of(jobs, using=console.using)
         details = [progress.get(job.pk) or _why(job, waiting, errors.get(job.pk), now) for job in jobs]
-        if console.screen.is_narrow and places:
+        if console.is_narrow and places:
             parts = zip(*places.values(), details, strict=True)
             details = [
                 " · ".join(str(part) for part in each if part not in ("", None, _DEFAULT_QUEUE)) for each in parts
@@ -158,20 +158,17 @@ class ShowJob(Subcommand):
             "waiting": waits,
             "progress": progress,
         }
-        shown = (
-            [f"\n{console.screen.paint('its flow', 'bold')}", *map(printable_lines, of_flow.lines())] if of_flow else []
-        )
-        shown += [f"\n{console.screen.paint('steps, the last ones', 'bold')}"] if steps else []
-        shown += [f"{step} · attempt {step.attempt} · {instant(step.committed_at)}" for step in steps[-_STEPS:]]
+        shown = [("its flow", "\n".join(of_flow.lines()))] if of_flow else []
+        done = [f"{step} · attempt {step.attempt} · {instant(step.committed_at)}" for step in steps[-_STEPS:]]
+        shown += [("steps, the last ones", "\n".join(done))] if done else []
         text_before = ""
         for error in reversed(errors):
             code = f" ({error['code']})" if error["code"] else ""
             head = f"attempt {error['attempt']} failed at {instant(error['occurred_at'])}{code}"
             text = error["traceback"] or ": ".join((error["error_class"].rpartition(".")[2], error["message"]))
-            shown.append(f"\n{console.screen.paint(printable(head), 'bold')}")
-            shown.append("the same error as above" if text == text_before else printable_lines(text))
+            shown.append((head, "the same error as above" if text == text_before else text))
             text_before = text
-            shown += [printable_lines(f"\nIt logged:\n{error['log']}")] if error["log"] else []
+            shown += [("it logged", error["log"])] if error["log"] else []
         waited = None if job.claimed_at is None or job.started_at is None else job.started_at - job.claimed_at
         is_running = job.state == JobState.RUNNING
         console.page(
@@ -215,7 +212,7 @@ class ShowJob(Subcommand):
                 "next attempts": _retries(ahead, now) if job.attempts else None,
             },
             content={"payload": payload or "{}"},
-            below=shown + ([printable_lines(f"\nIt logged:\n{job.log}")] if job.log else []),
+            below=shown + ([("it logged", job.log)] if job.log else []),
         )
 
 

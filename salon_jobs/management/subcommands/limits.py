@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Final
 
 from django.core.management.base import CommandError, CommandParser
+from rich.text import Text
 
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
-from salon_jobs.core.terminal import Painted
 from salon_jobs.core.units import short_rate
 from salon_jobs.dashboard.labels import pause_of
 from salon_jobs.jobs import limits
@@ -66,7 +66,7 @@ class SetLimits(Subcommand):
         details: list[str] = []
         listed = limits.list_limits(using=console.using)
         for limit in listed:
-            paused = Painted("yes", "yellow") if limit.paused else None
+            paused = Text("yes", "yellow") if limit.paused else None
             most, declared = (None if n is None else f"{n:,}" for n in (limit.max_concurrency, limit.declared))
             rows.append((f"{limit.kind} {limit.name}", paused, most, limit.rate and short_rate(limit.rate), declared))
             is_store = limit.kind == "store" and limit.name != "*"

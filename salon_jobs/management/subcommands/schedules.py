@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.core.management.base import CommandError, CommandParser
+from rich.text import Text
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.terminal import Painted
 from salon_jobs.core.text import shown
 from salon_jobs.core.units import duration
 from salon_jobs.dashboard.labels import became_of
@@ -105,9 +105,9 @@ def _list(console: Console, schedules: list[Schedule]) -> None:
         due = f"{each.line} {each.timezone}" if each.every is None else f"every {duration(each.every.total_seconds())}"
         last_tick, _, _, job_id, result = last.get(each.pk, (None, False, "", None, ""))
         is_paused = each.paused_at is not None
-        next_shown = Painted("paused", "yellow") if is_paused else each.next_at
+        next_shown = Text("paused", "yellow") if is_paused else each.next_at
         became = became_of(result) if last_tick else ""
-        result_shown = Painted(became, "red") if result.startswith("failed") else became
+        result_shown = Text(became, "red") if result.startswith("failed") else became
         rows.append((each.key, each.store_id, due, next_shown, last_tick or "never", result_shown))
         columns = {name: getattr(each, name) for name in ("id", "key", "store_id", "task", "next_at")}
         described.append(

@@ -44,7 +44,7 @@ class Stats(Subcommand):
             for each in totals(console["last"], using=console.using)
             if console["task"] is None or each.task in console["task"]
         ]
-        shown = [n for n, name in enumerate(_HEAD) if not (console.screen.is_narrow and name in _ONLY_WIDE)]
+        shown = [n for n, name in enumerate(_HEAD) if not (console.is_narrow and name in _ONLY_WIDE)]
         table = [[cells[n] for n in shown] for cells in (_HEAD, *map(_cells, rows))]
         console.listing(list(map(described, rows)), table, "no run is counted in this period")
         if not console["json"]:
@@ -112,12 +112,13 @@ class Prune(Subcommand):
             console.confirm(question, otherwise="nothing was deleted", remedy="pass --yes, or --dry-run to count only")
         deleted, errors = dict.fromkeys(prunable, 0), 0
         try:
-            for state, age in ages.items():
-                jobs = BATCH
-                while jobs == BATCH:
-                    jobs, their_errors = prune_jobs(state, age, using=using)
-                    deleted[state.value] += jobs
-                    errors += their_errors
-                    console.progress(f"of {total:,} deleted", sum(deleted.values()))
+            with console.progress(total) as progress:
+                for state, age in ages.items():
+                    jobs = BATCH
+                    while jobs == BATCH:
+                        jobs, their_errors = prune_jobs(state, age, using=using)
+                        deleted[state.value] += jobs
+                        errors += their_errors
+                        progress(f"of {total:,} deleted", sum(deleted.values()))
         finally:  # report what was deleted before an interrupt or a lost database too
             report("deleted", {**deleted, "errors": errors})

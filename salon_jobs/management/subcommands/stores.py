@@ -55,17 +55,19 @@ class EraseStore(Subcommand):
         if console["cancel"]:
             cancel_store(store_id, using=using)
             end = time.monotonic() + (_WAIT_S if console["wait"] is None else console["wait"].total_seconds())
-            while running := running_jobs(store_id, using=using):
-                if time.monotonic() >= end:
-                    raise CommandError(
-                        f"{with_noun(running, 'job')} of the store still running; nothing was erased, the store is"
-                        " paused: try again later"
-                    )
-                console.progress("jobs are running", running)
-                time.sleep(_POLL_S)
+            with console.progress() as progress:
+                while running := running_jobs(store_id, using=using):
+                    if time.monotonic() >= end:
+                        raise CommandError(
+                            f"{with_noun(running, 'job')} of the store still running; nothing was erased, the store is"
+                            " paused: try again later"
+                        )
+                    progress("jobs are running", running)
+                    time.sleep(_POLL_S)
         # Read again, since relays and writers have continued.
         unsent = store_state(store_id, using=using).unsent if console["skip_unsent"] else state.unsent
-        counts = erase_store(store_id, unsent, progress=console.progress, using=using)
+        with console.progress() as progress:
+            counts = erase_store(store_id, unsent, progress=progress, using=using)
         console.result(counts, f"erased: {listed_counts(counts)}")
         remaining = store_state(store_id, using=using)
         if remaining.running or remaining.waiting or remaining.unsent:
@@ -92,18 +94,19 @@ class ExportStore(Subcommand):
     def run(self, console: Console) -> None:
         """Write the lines, the progress to standard error, and then the counts. Never overwrites a file."""
         path, store, unredacted = console["output"], console["store"], console["unredacted"]
-        export = partial(export_store, store, unredacted=unredacted, progress=console.progress, using=console.using)
-        if path is None:
-            out: Any = console.out
-            counts = export(out)
-            beside = Console(console.options, console.err, console.err)
-        else:
-            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                with os.fdopen(number, "w", encoding="utf-8") as lines:
-                    counts = export(lines)
-            except BaseException:
-                Path(path).unlink()  # a partial export looks complete
-                raise
-            beside = console
+        with console.progress() as progress:
+            export = partial(export_store, store, unredacted=unredacted, progress=progress, using=console.using)
+            if path is None:
+                out: Any = console.out
+                counts = export(out)
+                beside = Console(console.options, console.err, console.err)
+            else:
+                number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                try:
+                    with os.fdopen(number, "w", encoding="utf-8") as lines:
+                        counts = export(lines)
+                except BaseException:
+                    Path(path).unlink()  # a partial export looks complete
+                    raise
+                beside = console
         beside.result(counts, f"exported: {listed_counts(counts)}")

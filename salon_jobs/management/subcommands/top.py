@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import select
-import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -18,16 +18,19 @@ from typing import Any, Final, TextIO, TypeAlias
 from django.core.management.base import CommandParser
 from django.db import Error
 from django.utils import timezone
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
 from salon_jobs.core.errors import NotReady
-from salon_jobs.core.terminal import Painted, Screen
+from salon_jobs.core.text import visible
 from salon_jobs.core.units import about, duration, estimated, number, with_noun
 from salon_jobs.dashboard.processes import ProcessAtWork, processes
 from salon_jobs.dashboard.queues import Waiting, waiting
 from salon_jobs.jobs.search import FailureKind, failure_kinds
 from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration as duration_option
-from salon_jobs.management.output import Console, printable, table
+from salon_jobs.management.output import Console, Listing, printable_lines, screen_of
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.management.subcommands.statistics import described
 from salon_jobs.process.probe import Probe
@@ -83,10 +86,6 @@ _NAMED: Final = 8
 Section: TypeAlias = tuple[Sequence[str], Iterable[Sequence[object]]]
 # With a busy database a page can take this long; Ctrl-C works in the meantime.
 _PATIENCE_S: Final = 10.0
-# Switch to the alternate screen without a cursor, and back; to its first line; clear the rest of a line, and of the
-# screen.
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-_HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 class Top(Subcommand):
@@ -108,45 +107,41 @@ class Top(Subcommand):
 
     def run(self, console: Console) -> None:
         """Write one page without a terminal; otherwise refresh it, even while the database does not respond."""
-        options, out, using = console.options, console.out, console.using
+        options, using = console.options, console.using
         if options["json"]:
             console.result(_described(using), "")
             return
-        if options["once"] or not out.isatty():
-            console.write("\n".join(_page(console.screen, _MOST_ROWS, using)))
+        if options["once"] or not console.out.isatty():
+            console.write(_page(_MOST_ROWS, using))
             return
-        page = Probe(lambda: _page(Screen.of(out, options), _rows(), using), patience_s=_PATIENCE_S)
-        with Keys(sys.stdin) as keys:
-            out.write(_ENTER, ending="")
-            try:
-                while True:
-                    lines = _shown(page)[: shutil.get_terminal_size().lines - 1]
-                    shown = "".join(f"{line}{_END_OF_LINE}\n" for line in lines)
-                    out.write(f"{_HOME}{shown}{_END_OF_SCREEN}", ending="")
-                    out.flush()
-                    if keys.pressed("q", within_s=options["every"].total_seconds()):
-                        return
-            except KeyboardInterrupt:
-                return
-            finally:
-                out.write(_LEAVE, ending="")
-                out.flush()
+        # Not through Django's wrapper, which ends what it writes with a new line.
+        screen = screen_of(sys.stdout, options)
+        page = Probe(lambda: _page(_rows(screen.height), using), patience_s=_PATIENCE_S)
+        with (
+            suppress(KeyboardInterrupt),
+            Keys(sys.stdin) as keys,
+            Live(console=screen, screen=True, auto_refresh=False) as live,
+        ):
+            while True:
+                live.update(_shown(page), refresh=True)
+                if keys.pressed("q", within_s=options["every"].total_seconds()):
+                    return
 
 
-def _shown(page: Probe[list[str]]) -> list[str]:
+def _shown(page: Probe[Group]) -> RenderableType:
     try:
         return page.answer()
     except (Error, NotReady) as error:
-        return [f"{_clock()}  the database is not responding:", *str(error).strip().splitlines()]
+        return f"{_clock()}  the database is not responding:\n{printable_lines(str(error).strip())}"
 
 
 def _clock() -> str:
     return f"{timezone.localtime(datetime.now(UTC)):%H:%M:%S}"
 
 
-def _rows() -> int:
-    """Return how many rows of each table to show, so that failures and running jobs fit on this terminal."""
-    return min(_MOST_ROWS, max(_FEWEST_ROWS, (shutil.get_terminal_size().lines - _BESIDES) // _TABLES))
+def _rows(lines: int) -> int:
+    """Return how many rows of each table to show, so that failures and running jobs fit on so many lines."""
+    return min(_MOST_ROWS, max(_FEWEST_ROWS, (lines - _BESIDES) // _TABLES))
 
 
 def _described(using: str) -> dict[str, Any]:
@@ -162,58 +157,51 @@ def _described(using: str) -> dict[str, Any]:
     }
 
 
-def _page(screen: Screen, most: int, using: str) -> list[str]:
-    """Return the lines of a page, failures first."""
+def _page(most: int, using: str) -> Group:
+    """Return a page, failures first; a row is a line."""
     queued, live = waiting(using=using), processes(using=using)
     tasks = totals(_LAST, using=using)
     failures = {each.task: each.outcomes["failed"] + each.outcomes["retried"] for each in tasks}
     failing = sorted((each for each in tasks if failures[each.task]), key=lambda each: -failures[each.task])
     slowest = sorted((each for each in tasks if each.runs), key=lambda each: -(each.duration(0.95) or 0))
-    parts = [
-        _summary(queued, live, screen),
-        *(
-            table([head, *shown], screen)
-            for head, rows in (
-                _errors(failure_kinds(using=using)),
-                _running(live, most),
-                _queues(queued),
-                _tasks("failing", failing),
-                _tasks("slowest", slowest),
-            )
-            if (shown := list(islice(rows, most)))
-        ),
-    ]
-    return [line for part in parts for line in (*part, "")][:-1]
+    sections = (
+        _errors(failure_kinds(using=using)),
+        _running(live, most),
+        _queues(queued),
+        _tasks("failing", failing),
+        _tasks("slowest", slowest),
+    )
+    page: list[RenderableType] = list(_summary(queued, live))
+    for head, rows in sections:
+        if shown := list(islice(rows, most)):
+            page += ["", Listing([head, *shown], on_one_line=True)]
+    return Group(*page)
 
 
-def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], screen: Screen) -> list[str]:
+def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...]) -> Iterator[Text]:
     workers = [each for each in live if each.kind == "worker"]
     running = sum(each.held for each in workers)
     lines = [
         (
             f"{_clock()}  queued {estimated(queued.waiting, queued.exact)}, due {estimated(queued.due, queued.exact)}, "
             + (f"paused {estimated(queued.paused_jobs, queued.exact)}, " if queued.paused_jobs else "")
-            + f"oldest due {duration(queued.oldest_due_s)}"
+            + f"oldest due {duration(queued.oldest_due_s)}",
+            "",
         ),
-        f"{with_noun(len(workers), 'worker')}, {with_noun(running, 'job')} running",
+        (f"{with_noun(len(workers), 'worker')}, {with_noun(running, 'job')} running", ""),
     ]
     silent = [f"{each.kind} {each.name}" for each in live if each.silent]
-    notes = [("silent", silent, "red"), ("paused", list(queued.paused), "yellow")]
-    return [
-        *(screen.clip(line) for line in lines),
-        *(
-            screen.paint(screen.clip(f"{what}: {printable(', '.join(names[:_NAMED]))}"), colour)
-            for what, names, colour in notes
-            if names
-        ),
-    ]
+    for what, names, colour in (("silent", silent, "red"), ("paused", queued.paused, "yellow")):
+        lines += [(f"{what}: {', '.join(names[:_NAMED])}", colour)] if names else []
+    for line, colour in lines:
+        yield Text(visible(line), colour, no_wrap=True, overflow="ellipsis")
 
 
 def _queues(queued: Waiting) -> Section:
     head = ("queue", "queued", "due", "oldest", "enqueued/min", "processed/min", "failed/h", "retried/h")
     return head, (
         (
-            Painted(queue.name, "yellow" if queue.paused else ""),
+            Text(queue.name, "yellow" if queue.paused else ""),
             estimated(queue.depth.waiting, queued.exact),
             estimated(queue.depth.due, queued.exact),
             duration(queue.depth.oldest_due_s),
@@ -226,8 +214,8 @@ def _queues(queued: Waiting) -> Section:
     )
 
 
-def _bad(count: int) -> Painted:
-    return Painted(number(count), "red" if count else "")
+def _bad(count: int) -> Text:
+    return Text(number(count), "red" if count else "")
 
 
 def _tasks(what: str, tasks: Iterable[TaskTotals]) -> Section:
@@ -264,7 +252,7 @@ def _running(live: tuple[ProcessAtWork, ...], most: int) -> Section:
 def _errors(kinds: list[FailureKind]) -> Section:
     return ("failed jobs", "jobs", "newest", "last", "error"), (
         (
-            Painted(kind.task, "red"),
+            Text(kind.task, "red"),
             number(kind.jobs),
             str(kind.newest_id),
             kind.last_at,
