@@ -22,7 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
 
-from salon_jobs.brokers.nats.publisher import Fault, NatsPublisher, aggregate_of, encode_token, judge, subject_of
+from salon_jobs.brokers.nats.protocol import Fault, aggregate_of, encode_token, judge, subject_of
+from salon_jobs.brokers.nats.publisher import NatsPublisher
 from salon_jobs.brokers.nats.sender import NatsSender
 from salon_jobs.brokers.publisher import OutgoingMessage, Verdict
 from salon_jobs.brokers.source import Delivery, Source

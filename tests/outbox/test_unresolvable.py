@@ -17,7 +17,7 @@ from nats.aio.client import Client
 
 from salon_jobs import emit_many
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.nats.publisher import aggregate_of
+from salon_jobs.brokers.nats.protocol import aggregate_of
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from tests.outbox import scene
 from tests.outbox.scene import answer_with, arrived, draft, emitted, outages, relay_in_burst, relaying, statuses

@@ -16,9 +16,8 @@ from salon_jobs.core.events import log_event
 
 if TYPE_CHECKING:
     from mypy_boto3_sns.client import SNSClient
+    from mypy_boto3_sns.type_defs import PublishBatchRequestEntryTypeDef
     from mypy_boto3_sqs.client import SQSClient
-
-    from salon_jobs.brokers.aws.sns import Entry
 
 
 try:
@@ -229,9 +228,11 @@ class SnsConnection:
             return PublishFailure(Verdict.MISSING, "SNS.NO_TOPIC", f"there is no topic {name!r} in this account")
         return arn
 
-    def publish_batch(self, arn: str, entries: Sequence[Entry], *, should_continue: Callable[[], bool]) -> Answers:
+    def publish_batch(
+        self, arn: str, entries: Sequence[PublishBatchRequestEntryTypeDef], *, should_continue: Callable[[], bool]
+    ) -> Answers:
         """Publish entries of different aggregates in one request; return an answer for each, in order."""
-        batch = [{**entry.fields, "Id": str(place)} for place, entry in enumerate(entries)]
+        batch = [{**entry, "Id": str(place)} for place, entry in enumerate(entries)]
         try:
             done = self._client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=batch)  # type: ignore[arg-type]
         except ERRORS as error:

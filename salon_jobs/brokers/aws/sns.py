@@ -217,10 +217,10 @@ def _filtered(topic: str, event: str) -> PublishFailure | None:
     return None
 
 
-def _take_batch(order: AggregateOrder, *, fifo: bool) -> tuple[list[Aggregate], list[Entry]]:
+def _take_batch(order: AggregateOrder, *, fifo: bool) -> tuple[list[Aggregate], list[PublishBatchRequestEntryTypeDef]]:
     """Take as many messages as fit into one request, but at least one, so that SNS itself rejects one too large."""
     aggregates: list[Aggregate] = []
-    entries: list[Entry] = []
+    entries: list[PublishBatchRequestEntryTypeDef] = []
     remaining_bytes = MOST_BYTES
     while order.ready and len(entries) < MOST_ENTRIES:
         entry = entry_of(order.first_of(order.ready[0]), fifo=fifo)
@@ -228,5 +228,5 @@ def _take_batch(order: AggregateOrder, *, fifo: bool) -> tuple[list[Aggregate], 
         if remaining_bytes < 0 and entries:
             break
         aggregates.append(order.ready.popleft())
-        entries.append(entry)
+        entries.append(entry.fields)
     return aggregates, entries

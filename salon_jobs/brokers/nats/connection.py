@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from salon_jobs.brokers.nats.publisher import Fault
+from salon_jobs.brokers.nats.protocol import Fault
 from salon_jobs.brokers.nats.settings import settings
 from salon_jobs.brokers.publisher import BrokerError, PublishFailure, Verdict
 from salon_jobs.core.errors import ConfigurationError

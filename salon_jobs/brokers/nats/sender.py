@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, describe, errors
-from salon_jobs.brokers.nats.publisher import (
+from salon_jobs.brokers.nats.protocol import (
     FIXED_BYTES,
     Ack,
     Stored,

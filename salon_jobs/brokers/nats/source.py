@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, api, describe, errors
-from salon_jobs.brokers.nats.publisher import Fault, aggregate_of, percent_encoded, read_names
+from salon_jobs.brokers.nats.protocol import Fault, aggregate_of, percent_encoded, read_names
 from salon_jobs.brokers.nats.settings import settings
 from salon_jobs.brokers.source import REMEMBERED, Delivery, Source, read_delivery
 from salon_jobs.core import destinations, events
