@@ -45,7 +45,7 @@ from salon_jobs.db import statements
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import FinishedWith, current_job
-from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, NewJob, Timeouts
+from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, NewJob, Timeouts, checked
 from salon_jobs.jobs.registry import EndedRun
 from salon_jobs.jobs.results import load_result
 from salon_jobs.jobs.run import JobRun
@@ -63,12 +63,13 @@ def effective(task: AnyTask, name: str) -> Any:
 
 def options_of(task: AnyTask) -> JobOptions:
     """Return the options of a task's jobs, which have one attempt by default. Raises OptionInvalid."""
-    return JobOptions(
-        queue=task.queue_name,
-        priority=-int(task.priority),  # here, lower comes first
-        max_attempts=1 if effective(task, "at_most_once") else effective(task, "max_attempts") or 1,
-        keep_result=keep_result(task),
-    )
+    options = {
+        "queue": task.queue_name,
+        "priority": -int(task.priority),  # here, lower comes first
+        "max_attempts": 1 if effective(task, "at_most_once") else effective(task, "max_attempts") or 1,
+        "keep_result": keep_result(task),
+    }
+    return JobOptions(**checked(options))
 
 
 class PayloadUnwritable(PayloadInvalid, ValueError):
@@ -176,7 +177,7 @@ class TaskHandler:
         Raises InvalidTask, PayloadUnwritable.
         """
         try:
-            values = replace(options_of(task), run_at=task.run_after, job_key=key).values()
+            values = replace(options_of(task), **checked({"run_at": task.run_after, "job_key": key})).values()
         except OptionInvalid as error:
             raise InvalidTask(f"{task.module_path}: {error}") from error
         if values["keep_result"] == keep_result(self.task):

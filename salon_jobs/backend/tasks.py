@@ -27,15 +27,7 @@ from salon_jobs.backend.framework import task as django_task
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, suggest
 from salon_jobs.core.text import shown
-from salon_jobs.jobs.options import (
-    EnqueueOptions,
-    JobOptions,
-    Timeouts,
-    check_flag,
-    no_attribute,
-    other_word,
-    refuse_repetition,
-)
+from salon_jobs.jobs.options import EnqueueOptions, checked, no_attribute, other_word, refuse_repetition
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,8 +60,7 @@ class JobTask(AnyTask):
         """Validate the task. Raises InvalidTask."""
         AnyTask.__post_init__(self)
         try:
-            check_options({name: getattr(self, name) for name in BACKEND_OPTIONS})
-            JobOptions(job_key=self.job_key)
+            check_options({name: getattr(self, name) for name in _OURS})
         except OptionInvalid as error:
             raise InvalidTask(f"{self.module_path}: {error}") from error
         if self.job_key is not None:
@@ -87,19 +78,22 @@ class JobTask(AnyTask):
         return replace(self, **{name: value for name, value in options.items() if value is not None})
 
 
-class UsingOptions(TypedDict, total=False):
-    """Options of ``using``: Django's, and those of a ``JobTask``; None keeps one as it is."""
-
-    priority: int | None
-    queue_name: str | None
-    run_after: datetime | None
-    backend: str | None
+class _JobTaskOptions(TypedDict, total=False):
     max_attempts: int | None
     backoff: Backoff | None
     timeout: timedelta | None
     job_key: str | None
     keep_result: timedelta | None
     at_most_once: bool | None
+
+
+class UsingOptions(_JobTaskOptions, total=False):
+    """Options of ``using``: Django's, and those of a ``JobTask``; None keeps one as it is."""
+
+    priority: int | None
+    queue_name: str | None
+    run_after: datetime | None
+    backend: str | None
 
 
 if TYPE_CHECKING:
@@ -110,18 +104,12 @@ if TYPE_CHECKING:
         def using(self, **options: Unpack[UsingOptions]) -> TypedTask[P, R]: ...
 
 
-class DjangoTaskOptions(TypedDict, total=False):
+class DjangoTaskOptions(_JobTaskOptions, total=False):
     """Options of ``task``: Django's, and those of a ``JobTask``."""
 
     priority: int
     queue_name: str
     backend: str
-    max_attempts: int
-    backoff: Backoff
-    timeout: timedelta
-    job_key: str
-    keep_result: timedelta
-    at_most_once: bool
 
 
 @overload
@@ -159,9 +147,7 @@ def task(function: Any = None, /, *, takes_context: bool = False, **options: Unp
     return declare if function is None else declare(function)
 
 
-_OURS: Final = tuple(
-    field.name for field in fields(JobTask) if field.name not in {each.name for each in fields(AnyTask)}
-)
+_OURS: Final = tuple(_JobTaskOptions.__annotations__)
 # Those that ``OPTIONS`` can have, too.
 BACKEND_OPTIONS: Final = tuple(name for name in _OURS if name != "job_key")
 # What one enqueue can change of a task. The worker reads the rest from the task as declared.
@@ -183,12 +169,8 @@ def _refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Check the values of options that both a task and ``OPTIONS`` can have. Raises OptionInvalid."""
-    JobOptions(max_attempts=options.get("max_attempts"), keep_result=options.get("keep_result"))
-    Timeouts(timeout=options.get("timeout"))
-    if not isinstance(backoff := options.get("backoff"), Backoff | None):
-        raise OptionInvalid(f"backoff must be a salon_jobs.Backoff, not {shown(backoff)}")
-    if (once := options.get("at_most_once")) is not None and check_flag("at_most_once", once):
+    """Check the options of a task or of ``OPTIONS``. Raises OptionInvalid."""
+    if checked(options).get("at_most_once"):
         refuse_repetition(options)
 
 

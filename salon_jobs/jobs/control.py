@@ -19,7 +19,7 @@ from salon_jobs.core.records import ActionResult, EnqueueAction, JobState
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import enqueue, registry
-from salon_jobs.jobs.options import JobOptions, NewJob, check_instant
+from salon_jobs.jobs.options import NewJob, check_instant, checked
 from salon_jobs.jobs.results import JobHandle, as_current_store
 from salon_jobs.models import Job, Schedule
 from salon_jobs.words import refusal
@@ -108,7 +108,7 @@ def change_jobs(
     """
     if priority is None and queue is None:
         raise OptionInvalid("nothing to change: pass priority or queue")
-    JobOptions(priority=0 if priority is None else priority, queue="default" if queue is None else queue)
+    checked({"priority": priority, "queue": queue})
     values, using = {"priority": priority, "queue": queue}, alias_of(using)
     allowed = gettext("only queued jobs can be changed")
     return _wake(_by_name(jobs, partial(_change, "operator_change", values, allowed, using), using), using)

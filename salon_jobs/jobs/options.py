@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import combinations, product
-from typing import Annotated, Any, Final, Literal, TypedDict, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypedDict, cast, get_type_hints
 from uuid import UUID
 
 from salon_jobs.core.arguments import check_text
@@ -67,20 +67,68 @@ def check_key_mode(name: str, value: object) -> None:
         raise OptionInvalid(f"{name} must be one of {', '.join(JobKeyMode)}, not {shown(value)}")
 
 
-class EnqueueOptions(TypedDict, total=False):
-    """Options of ``using`` and ``enqueue_job``; None is the same as leaving one out.
+def check_ordered(name: str, value: object) -> None:
+    """Reject anything but a way to keep the jobs of a key in order. Raises OptionInvalid naming the field."""
+    if not isinstance(value, bool) and value != "skip_failed":
+        raise OptionInvalid(f"{name} must be True, False or 'skip_failed', not {shown(value)}")
 
-    Each has its type, its check and its documentation here; ``OF_ONE`` keeps it from many jobs added at once.
-    ``JobOptions`` gives it a default, and with one more line a task declaration (``TaskOptions``) or one of Django's
-    (``backend.tasks``) may have it too.
+
+def check_timeout(name: str, value: object) -> None:
+    """Reject anything but a timedelta above zero. Raises OptionInvalid naming the field."""
+    if not isinstance(value, timedelta) or value <= timedelta(0):
+        raise OptionInvalid(f"{name} must be a timedelta above zero, not {shown(value)}")
+
+
+def check_backoff(name: str, value: object) -> None:
+    """Reject anything but a Backoff. Raises OptionInvalid naming the field."""
+    if not isinstance(value, Backoff):
+        raise OptionInvalid(f"{name} must be a salon_jobs.Backoff, not {shown(value)}")
+
+
+def check_exceptions(name: str, value: object) -> None:
+    """Reject anything but a tuple of exception classes. Raises OptionInvalid naming the field."""
+    kinds = cast("tuple[object, ...]", value) if type(value) is tuple else (None,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise OptionInvalid(f"{name} must be a tuple of exception classes, not {shown(value)}")  # pyright: ignore[reportUnknownArgumentType]
+
+
+def check_rate(name: str, value: Any) -> float:
+    """Return how many jobs may start per second. Raises OptionInvalid naming the field."""
+    return parse_rate(value, name)
+
+
+_Count = Annotated[int | None, partial(check_number, least=1, most=2**31 - 1)]
+_Errors = Annotated[tuple[type[BaseException], ...] | None, check_exceptions]
+_Rate = Annotated[float | str | None, check_rate]
+_Timeout = Annotated[timedelta | None, check_timeout]
+
+
+class SharedOptions(TypedDict, total=False):
+    """Options that a task declares and ``using`` changes for one enqueue; None is the same as leaving one out.
+
+    This class and the two after it are the table of all options: each has its type, its check and its documentation
+    here. The classes that hold the values give the defaults.
     """
 
     queue: Annotated[str | None, partial(check_text, longest=100)]
-    """Where it waits, instead of the task's queue."""
+    """Where its jobs wait; ``"default"``."""
     priority: Annotated[int | None, partial(check_number, least=-32768, most=32767)]
     """Smaller first."""
     max_attempts: Annotated[int | None, partial(check_number, least=1, most=32767)]
-    """How often the job runs at most."""
+    """How often a job runs at most; by default the setting, 25."""
+    job_key: Annotated[str | None, partial(check_text, longest=LONGEST["job_key"])]
+    """At most one job with the same key waits. Of a task, a template over the arguments."""
+    job_key_mode: Annotated[KeyMode | None, check_key_mode]
+    """What an enqueue does if a job waits under the key; see docs/how-to/job-keys.md."""
+    concurrency_key: Annotated[str | None, partial(check_text, longest=LONGEST["concurrency_key"])]
+    """Jobs that share the key share the limit ``key_concurrency``. Of a task, a template over the arguments."""
+    keep_result: Annotated[timedelta | None, check_duration]
+    """How long what the handler returns is kept after a success; zero: not at all, as by default."""
+
+
+class EnqueueOptions(SharedOptions, total=False):
+    """Options of ``using`` and ``enqueue_job``; ``OF_ONE`` keeps one from many jobs that are added at once."""
+
     run_at: Annotated[datetime | None, check_instant]
     """When it is due."""
     run_in: Annotated[timedelta | None, check_duration]
@@ -89,78 +137,68 @@ class EnqueueOptions(TypedDict, total=False):
     """When it is cancelled if it has not begun."""
     expires_in: Annotated[timedelta | None, check_duration]
     """How long from now until then, by the database's clock; instead of ``expires_at``."""
-    job_key: Annotated[str | None, partial(check_text, longest=LONGEST["job_key"])]
-    """Its key, instead of the one that the task's template gives."""
-    job_key_mode: Annotated[KeyMode | None, check_key_mode]
-    """What happens if a job waits under the key; see docs/how-to/job-keys.md."""
     max_wait: Annotated[timedelta | None, check_duration]
     """How long after it was first enqueued ``replace`` can postpone it; see docs/how-to/job-keys.md."""
-    concurrency_key: Annotated[str | None, partial(check_text, longest=LONGEST["concurrency_key"])]
-    """The key whose jobs share the limit ``key_concurrency``, instead of the one that the task's template gives."""
-    keep_result: Annotated[timedelta | None, check_duration]
-    """How long what the handler returns is kept, instead of what the task says; zero: not at all."""
     unique_for: Annotated[timedelta | None, check_duration, OF_ONE]
     """How long the same enqueue adds nothing after this one, even if its job has ended; see docs/how-to/job-keys.md."""
 
 
+class TaskOptions(SharedOptions, total=False):
+    """Options of ``task`` and ``store_task``."""
+
+    backoff: Annotated[Backoff | None, check_backoff]
+    """How long a failed job waits before its retry; None: the setting."""
+    retry_on: _Errors
+    """Errors that are retried; None: all."""
+    fail_on: _Errors
+    """Errors that fail the job at once; the others are retried."""
+    discard_on: _Errors
+    """Errors that discard the job; see docs/how-to/retries-snooze-discard.md."""
+    timeout: _Timeout
+    """Limit of a run; see docs/how-to/timeouts-and-cancellation.md."""
+    wait_timeout: _Timeout
+    """Limit of the wait before a run."""
+    wait_overtime: _Timeout
+    """How much of the wait does not count towards ``wait_timeout``."""
+    waiting_shortens_timeout: Annotated[bool | None, check_flag]
+    """Whether a run gets no more than is left of ``wait_timeout``."""
+    max_concurrency: _Count
+    """How many of its jobs run at once, in all processes; see docs/how-to/pause-and-limit.md."""
+    key_concurrency: _Count
+    """How many jobs with the same ``concurrency_key`` run at once; None: 1, or any number with ``key_rate``."""
+    ordered: Annotated[bool | Literal["skip_failed"] | None, check_ordered]
+    """Whether jobs with the same ``concurrency_key`` run one by one in the order enqueued; see docs/how-to/order.md."""
+    rate: _Rate
+    """How many of its jobs start per second, or as text in a unit such as "100/m"."""
+    key_rate: _Rate
+    """How many jobs with the same ``concurrency_key`` start, as ``rate``."""
+    burst: _Count
+    """How many starts a quiet time saves up for these rates; None: those of a second."""
+    at_most_once: Annotated[bool | None, check_flag]
+    """Whether a run that was cut short is never repeated; see docs/how-to/how-often-it-runs.md."""
+
+
 # Of each option, its check, and OF_ONE if it is one.
-_DECLARED: Final[dict[str, tuple[Any, ...]]] = {
-    name: hint.__metadata__ for name, hint in get_type_hints(EnqueueOptions, include_extras=True).items()
+_TABLE: Final[dict[str, tuple[Any, ...]]] = {
+    name: hint.__metadata__
+    for kind in (EnqueueOptions, TaskOptions)
+    for name, hint in get_type_hints(kind, include_extras=True).items()
 }
 
 
-class TaskOptions(TypedDict, total=False):
-    """Options of ``task`` and ``store_task``."""
-
-    queue: str
-    """The queue of its jobs."""
-    priority: int
-    """Smaller first."""
-    max_attempts: int | None
-    """How often a job runs at most; None: the setting, 25 by default."""
-    job_key: str | None
-    """Template over the arguments: at most one job with the same key waits."""
-    job_key_mode: KeyMode
-    """What an enqueue does if a job waits under the key; see docs/how-to/job-keys.md."""
-    backoff: Backoff | None
-    """How long a failed job waits before its retry; None: the setting."""
-    retry_on: tuple[type[BaseException], ...] | None
-    """Errors that are retried; None: all."""
-    fail_on: tuple[type[BaseException], ...] | None
-    """Errors that fail the job at once; the others are retried."""
-    discard_on: tuple[type[BaseException], ...] | None
-    """Errors that discard the job; see docs/how-to/retries-snooze-discard.md."""
-    timeout: timedelta | None
-    """Limit of a run; see docs/how-to/timeouts-and-cancellation.md."""
-    wait_timeout: timedelta | None
-    """Limit of the wait before a run."""
-    wait_overtime: timedelta | None
-    """How much of the wait does not count towards ``wait_timeout``."""
-    waiting_shortens_timeout: bool
-    """Whether a run gets no more than is left of ``wait_timeout``."""
-    max_concurrency: int | None
-    """How many of its jobs run at once, in all processes; see docs/how-to/pause-and-limit.md."""
-    concurrency_key: str | None
-    """Template over the arguments: jobs that share the key share ``key_concurrency``."""
-    key_concurrency: int | None
-    """How many jobs with the same ``concurrency_key`` run at once; None: 1, or any number with ``key_rate``."""
-    ordered: bool | Literal["skip_failed"]
-    """Whether jobs with the same ``concurrency_key`` run one by one in the order enqueued; see docs/how-to/order.md."""
-    rate: float | str | None
-    """How many of its jobs start per second, or as text in a unit such as "100/m"."""
-    key_rate: float | str | None
-    """How many jobs with the same ``concurrency_key`` start, as ``rate``."""
-    burst: int | None
-    """How many starts a quiet time saves up for these rates; None: those of a second."""
-    keep_result: timedelta | None
-    """How long what the handler returns is kept after a success; None: not at all."""
-    at_most_once: bool
-    """Whether a run that was cut short is never repeated; see docs/how-to/how-often-it-runs.md."""
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are not None, as their checks make them. Raises OptionInvalid naming the field."""
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is not None:
+            replaced = _TABLE[name][0](name, value)
+            given[name] = value if replaced is None else replaced
+    return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """Options that ``using`` can change for one enqueue, with their defaults. Raises OptionInvalid naming the field."""
+    """Options that ``using`` can change for one enqueue. Raises OptionInvalid if two contradict each other."""
 
     queue: str = "default"
     priority: int = 0
@@ -177,10 +215,6 @@ class JobOptions:
     unique_for: timedelta | None = None
 
     def __post_init__(self) -> None:
-        for name, (check, *_) in _DECLARED.items():
-            value = getattr(self, name)
-            if (value is not None or name in _REQUIRED) and (checked := check(name, value)) is not None:
-                object.__setattr__(self, name, checked)
         if self.run_in is not None and self.run_at is not None:
             raise OptionInvalid("run_in and run_at both say when the job is due: pass one of them")
         if self.expires_in is not None and self.expires_at is not None:
@@ -198,9 +232,7 @@ class JobOptions:
         return self
 
 
-_OF_ONE: Final = [name for name, option in _DECLARED.items() if OF_ONE in option]
-# Options that cannot be None.
-_REQUIRED: Final = {field.name for field in fields(JobOptions) if field.default is not None}
+_OF_ONE: Final = [name for name, option in _TABLE.items() if OF_ONE in option]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,10 +332,17 @@ def other_word(name: str, known: Iterable[str]) -> str | None:
     return word if word.partition("=")[0] in known else None
 
 
-def unknown_option(name: str, known: Iterable[str]) -> OptionInvalid:
-    """Return the error for an unknown option, which suggests a known one."""
-    hint = f"use {OTHER_WORDS[name]}" if name in OTHER_WORDS else suggest(name, known)
-    return OptionInvalid(f"no option {name!r}; {hint}")
+def refuse_unknown(options: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse an option that is not known here. Raises OptionInvalid, which says where it belongs or suggests one."""
+    for name in options:
+        if name in known:
+            continue
+        if name in TaskOptions.__annotations__:
+            raise OptionInvalid(f"no option {name!r} of one enqueue; declare the task with it")
+        if name in EnqueueOptions.__annotations__:
+            raise OptionInvalid(f"no option {name!r} of a task; give it to each enqueue: using({name}=…)")
+        hint = f"use {OTHER_WORDS[name]}" if name in OTHER_WORDS else suggest(name, known)
+        raise OptionInvalid(f"no option {name!r}; {hint}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,18 +358,10 @@ class DeclaredLimits:
     ordered: bool | Literal["skip_failed"] = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ordered, bool) and self.ordered != "skip_failed":
-            raise OptionInvalid(f"ordered must be True, False or 'skip_failed', not {shown(self.ordered)}")
         if self.ordered and self.concurrency_key is None:
             raise OptionInvalid("ordered is about the jobs with the same concurrency_key: pass that too")
         if self.ordered and self.key_concurrency is not None:
             raise OptionInvalid("ordered jobs of a key run one by one: leave key_concurrency out")
-        for name in ("max_concurrency", "key_concurrency", "burst"):
-            if (value := getattr(self, name)) is not None:
-                check_number(name, value, 1, 2**31 - 1)
-        for name in ("rate", "key_rate"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, parse_rate(value, name))
         for name in ("key_concurrency", "key_rate"):
             if getattr(self, name) is not None and self.concurrency_key is None:
                 raise OptionInvalid(f"{name} limits the jobs with the same concurrency_key: pass that too")
@@ -381,7 +412,7 @@ def refuse_repetition(options: Mapping[str, object]) -> None:
 class ErrorRules:
     """Which errors of a task's runs are retried, which fail the job at once, and which discard it; subclasses too.
 
-    Raises OptionInvalid naming the field, and TaskInvalid when two overlap.
+    Raises TaskInvalid when two overlap.
     """
 
     retry_on: tuple[type[BaseException], ...] | None = None
@@ -389,19 +420,7 @@ class ErrorRules:
     discard_on: tuple[type[BaseException], ...] | None = None
 
     def __post_init__(self) -> None:
-        given: dict[str, tuple[type[BaseException], ...]] = {}
-        for field in fields(self):
-            kinds: object = getattr(self, field.name)
-            if kinds is None:
-                continue
-            if not (
-                isinstance(kinds, tuple)
-                and all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds)  # pyright: ignore[reportUnknownVariableType]
-            ):
-                raise OptionInvalid(
-                    f"{field.name} must be a tuple of exception classes, not {shown(getattr(self, field.name))}"
-                )
-            given[field.name] = getattr(self, field.name)
+        given = {field.name: kinds for field in fields(self) if (kinds := getattr(self, field.name)) is not None}
         for (name, kinds), (other, others) in combinations(given.items(), 2):
             for one, another in product(kinds, others):
                 if issubclass(one, another) or issubclass(another, one):
@@ -426,7 +445,7 @@ _LEAST_RUN_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Timeouts of a task. Raises OptionInvalid naming the field.
+    """Timeouts of a task. Raises OptionInvalid for one without the other that it is about.
 
     ``timeout`` limits a run, ``wait_timeout`` the wait since the job became due. ``wait_overtime`` is extra grace
     before the wait timeout counts. With ``waiting_shortens_timeout``, a run gets no more than is left of the wait
@@ -439,11 +458,6 @@ class Timeouts:
     waiting_shortens_timeout: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "wait_timeout", "wait_overtime"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, timedelta) and value > timedelta(0)):
-                raise OptionInvalid(f"{name} must be a timedelta above zero, not {shown(value)}")
-        check_flag("waiting_shortens_timeout", self.waiting_shortens_timeout)
         if self.wait_overtime is not None and self.wait_timeout is None:
             raise OptionInvalid("wait_overtime is grace before a wait_timeout counts: pass that too")
         if self.waiting_shortens_timeout and (self.timeout is None or self.wait_timeout is None):

@@ -33,11 +33,11 @@ from salon_jobs.jobs.options import (
     NewJob,
     TaskOptions,
     Timeouts,
-    check_flag,
     check_number,
+    checked,
     no_attribute,
     refuse_repetition,
-    unknown_option,
+    refuse_unknown,
 )
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, ChunkPayload, PayloadType
 from salon_jobs.jobs.results import JobHandle
@@ -174,8 +174,6 @@ class Task(BoundTask[P], Generic[P, R_co]):
                 f"task {name!r}: an async def handler cannot run in one transaction, which would stay open while it "
                 "awaits; declare it with atomic=False, or with def"
             )
-        if backoff is not None and not isinstance(backoff, Backoff):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TaskInvalid(f"task {name!r}: backoff must be a salon_jobs.Backoff, not {shown(backoff)}")
         super().__init__(self, options)
         self.name = name
         self.function = function
@@ -217,12 +215,8 @@ class Task(BoundTask[P], Generic[P, R_co]):
 
     def using(self, **options: Unpack[EnqueueOptions]) -> BoundTask[P]:
         """Return the task with different options for this enqueue. Raises OptionInvalid naming the field."""
-        for name in options:
-            if name not in EnqueueOptions.__annotations__:
-                if name in TaskOptions.__annotations__:
-                    raise OptionInvalid(f"no option {name!r} of one enqueue; declare the task with it")
-                raise unknown_option(name, EnqueueOptions.__annotations__)
-        changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        refuse_unknown(options, EnqueueOptions.__annotations__)
+        changes = checked(options)
         if self.at_most_once:
             refuse_repetition({"max_attempts": changes.get("max_attempts")})
         bound = replace(self.options, **changes)
@@ -390,18 +384,15 @@ def _declare(
     function: Any, name: str | None, options: TaskOptions, *, is_store_task: bool, atomic: bool, chunk: int | None
 ) -> Any:
     """Declare the task, or without a function return the decorator. Raises OptionInvalid for an unknown option."""
-    given: dict[str, Any] = {**options}
-    if check_flag("at_most_once", given.get("at_most_once", False)):
+    refuse_unknown(options, TaskOptions.__annotations__)
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    # Of a task, the keys are templates: it checks them itself, and they are no options of its jobs.
+    given |= checked({name: value for name, value in given.items() if name not in LONGEST})
+    if given.get("at_most_once"):
         refuse_repetition({**given, "chunk": chunk})
-    for option in given:
-        if option not in TaskOptions.__annotations__:
-            if option in EnqueueOptions.__annotations__:
-                raise OptionInvalid(f"no option {option!r} of a task; give it to each enqueue: using({option}=…)")
-            raise unknown_option(option, TaskOptions.__annotations__)
 
     def taken(kind: type[T]) -> T:
         names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        # Of a task, the keys are templates, which are no options of its jobs.
         names -= LONGEST.keys() if kind is JobOptions else set()
         return kind(**{name: value for name, value in given.items() if name in names})
 

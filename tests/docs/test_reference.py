@@ -28,6 +28,7 @@ from salon_jobs.conf.sections import LoggingSettings, OutboxSettings
 from salon_jobs.core import errors, events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.integrations import sentry
+from salon_jobs.jobs.options import DeclaredLimits, EnqueueOptions, ErrorRules, JobOptions, TaskOptions, Timeouts
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.management.subcommands.messages import ACTIONS
 from salon_jobs.management.subcommands.registry import SUBCOMMANDS
@@ -149,6 +150,23 @@ def test_sections_and_demo_variables(key: str, kind: Callable[[], Any], variable
     assert key in ("OUTBOX", "AZURE") or all(
         (each["variable"] or f"_{name}").endswith(f"_{name}") for name, each in found.items()
     )
+
+
+def test_options_of_tasks_and_their_defaults() -> None:
+    text = section(read("docs/reference/public-api.md"), "## Declare")
+    [listed] = re.findall(r"@task\(name=None, ([^)]*)\)", text)
+    named = dict(each.split("=") for each in re.split(r",\s+", listed))
+    held = [each for kind in (JobOptions, DeclaredLimits, ErrorRules, Timeouts) for each in fields(kind)]
+    default = {field.name: repr(field.default).replace("'", '"') for field in held}
+    assert named == {name: default.get(name, named[name]) for name in TaskOptions.__annotations__}
+    assert {name: named[name] for name in named.keys() - default} == {"backoff": "None", "at_most_once": "False"}
+
+
+def test_options_of_enqueue() -> None:
+    text = section(read("docs/reference/public-api.md"), "## Enqueue")
+    [listed] = re.findall(r"a_task\.using\((queue=[^)]*)\)", text)
+    documented = [name for row in rows(text) if "(" not in row[0] for name in row[0].split("`, `")]
+    assert sorted(re.findall(r"(\w+)=", listed)) == sorted(documented) == sorted(EnqueueOptions.__annotations__)
 
 
 def test_log_records_for_sentry() -> None:

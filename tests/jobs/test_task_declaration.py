@@ -395,7 +395,7 @@ MINUTE = timedelta(minutes=1)
 )
 def test_impossible_timeouts_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(OptionInvalid, match=why):
-        Timeouts(**options)
+        store_task(name=NAME, **options)
 
 
 def test_unset_means_off() -> None:
