@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -45,6 +45,11 @@ def _load(name: str, key: StoreKey) -> str:
     file = _FOLDER / f"{name}.sql"
     statement = (_read(file) if file.is_file() else {}).get(name) or _statements()[name]
     return statement.replace("__store_type__", key.sql).replace("__no_store__", key.none_sql)
+
+
+def array(values: Iterable[object]) -> str:
+    """Return an array of numbers or plain words in PostgreSQL's text; psycopg would convert them one by one."""
+    return f"{{{','.join([str(value) for value in values])}}}"
 
 
 def files(pattern: str) -> list[str]:

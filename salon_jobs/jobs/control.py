@@ -20,7 +20,7 @@ from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import NewJob, check_instant, checked
-from salon_jobs.jobs.results import JobHandle, as_current_store
+from salon_jobs.jobs.results import JobHandle, WithId, as_current_store
 from salon_jobs.models import Job, Schedule
 from salon_jobs.words import refusal
 
@@ -30,13 +30,8 @@ class _WithNumber(Protocol):
     def id(self) -> int: ...
 
 
-class _WithId(Protocol):
-    @property
-    def id(self) -> int | str: ...
-
-
 _Numbered: TypeAlias = int | _WithNumber | Iterable[int | _WithNumber]
-Jobs: TypeAlias = int | str | _WithId | Iterable[int | str | _WithId]
+Jobs: TypeAlias = int | str | WithId | Iterable[int | str | WithId]
 """One job or several, each as its handle, a result of Django's tasks, its number or its public ID."""
 
 BATCH = 1000
@@ -138,7 +133,7 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[An
     return _by_name(jobs, cancel, alias)
 
 
-def run_again(job: Job | int | str | _WithId, arguments: Mapping[str, Any], *, using: str | None = None) -> JobHandle:
+def run_again(job: Job | int | str | WithId, arguments: Mapping[str, Any], *, using: str | None = None) -> JobHandle:
     """Enqueue a new job like an earlier one, due now, with these arguments; the earlier one stays as it is.
 
     It has the same task, store, queue, priority, attempts and kept result, and the same keys unless the task makes them

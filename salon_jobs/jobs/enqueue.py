@@ -186,7 +186,7 @@ def add_many(
 def add_follow_up(then: NewJob, ids: Iterable[int], *, using: str) -> None:
     """Have a job enqueued in the transaction that ends the last of these new jobs, or at once if there are none."""
     with enqueuing(then) as (traced, _), enqueue_cursor(using=using) as cursor:
-        parameters = {**traced.parameters(), "ids": f"{{{','.join(map(str, ids))}}}"}
+        parameters = {**traced.parameters(), "ids": statements.array(ids)}
         cursor.execute(statements.load("add_follow_up"), parameters)
         [waits_for] = cursor.fetchone()
     if not waits_for:

@@ -159,13 +159,15 @@ class Flow:
             handles = enqueue.add_many(pattern, plain, using=self.using)
             for (member, _), handle in zip(members, handles, strict=True):
                 member.job_id = handle.id
-        edges = [(member.id, earlier) for member in added for earlier in member.after]
+        edges = [
+            (member.id, each.id if isinstance(each, Member) else each) for member in added for each in member.after
+        ]
         values = {
             "flow_id": flow_id,
-            "ids": _array(member.id for member in added),
-            "conditions": _array(member.condition for member in added),
-            "edge_ids": _array(job_id for job_id, _ in edges),
-            "edge_afters": _array(earlier.id if isinstance(earlier, Member) else earlier for _, earlier in edges),
+            "ids": statements.array(member.id for member in added),
+            "conditions": statements.array(member.condition for member in added),
+            "edge_ids": statements.array(job_id for job_id, _ in edges),
+            "edge_afters": statements.array(after_id for _, after_id in edges),
         }
         statements.rows("add_flow_members", values, using=self.using)
 
@@ -320,11 +322,6 @@ class _FlowWait(Wait):
         with suppress(JobDoesNotExist):  # it has just ended
             record = get_job(live.pk, using=self._flow.using)
         return self.await_end(live.pk, record, self._flow.using)
-
-
-def _array(values: Iterable[object]) -> str:
-    """Return the text of an array of numbers or plain words: the server reads it in a fraction of the time."""
-    return f"{{{','.join(map(str, values))}}}"
 
 
 def flow(name: str, *, key: str | None = None, using: str | None = None) -> Flow:

@@ -31,7 +31,7 @@ from salon_jobs.core.events import LoggedLines, log_event
 from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.db.connections import raw_cursor
-from salon_jobs.db.statements import briefly, hot, is_held_up, load
+from salon_jobs.db.statements import array, briefly, hot, is_held_up, load
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.registry import EndedRun
 from salon_jobs.jobs.timeline import Timeline
@@ -111,8 +111,8 @@ class Leases:
             parameters["token"], parameters["left_out"] = self._random.getrandbits(63) or 1, "{}"
             if self._left_out:
                 now = time.monotonic()
-                ids = [str(job_id) for job_id, until in tuple(self._left_out.items()) if until > now]
-                parameters["left_out"] = f"{{{','.join(ids)}}}"
+                left_out = tuple(self._left_out.items())
+                parameters["left_out"] = array(job_id for job_id, until in left_out if until > now)
             try:
                 jobs: list[ClaimedJob] = hot(
                     statement, parameters, make_row=_claimed_job, many=True, prepare=prepare, using=self.using
@@ -185,7 +185,7 @@ class Leases:
         parameters = {
             **fences,
             "keep": keep,
-            "ran_s": _array([f"{run.ran_s:f}" for run in runs] if keep else []),
+            "ran_s": array([f"{run.ran_s:f}" for run in runs] if keep else []),
             "has_results": results is not None,
             "results": results,
         }
@@ -398,7 +398,7 @@ class Leases:
         return {"id": job.id, "lease": job.lease, "process_id": self.process_id}
 
     def _fences(self, jobs: Sequence[ClaimedJob]) -> dict[str, Any]:
-        ids, fences = _array([str(job.id) for job in jobs]), _array([str(job.fence) for job in jobs])
+        ids, fences = array([job.id for job in jobs]), array([job.fence for job in jobs])
         return {"ids": ids, "fences": fences, "process_id": self.process_id}
 
 
@@ -448,11 +448,6 @@ UNUSED_BY_AN_END: Final[dict[str, Any]] = {
 def _named(row: Sequence[Any]) -> dict[str, Any]:
     """Return the fields of a log record about a job from a row of ``rehearse``."""
     return dict(zip(("job_id", "task_name", "store_id", "attempt"), row, strict=False))
-
-
-def _array(values: Iterable[str]) -> str:
-    """Return values that need no quotes as an array in PostgreSQL's text; psycopg would convert them one by one."""
-    return f"{{{','.join(values)}}}"
 
 
 @lru_cache(maxsize=8)

@@ -73,9 +73,9 @@ class EndedRun(LoggedRun, Protocol):
 class TaskDeclaration(Protocol):
     """What workers, limits and statistics read of a registered task: a ``Task``, or another library's.
 
-    A run calls ``function(**payload.decode(job.payload, job.store_id))``; ``current_job()`` is the run. If the job has
-    a store, it is set in every transaction that the call opens; otherwise the call is a system task. A declaration that
-    is both ``is_store_task`` and ``atomic`` needs a store, and is called in one transaction.
+    A run calls ``function(**payload.decode(job.payload, job.store_id))``, with ``current_job()`` as its handle. If the
+    job has a store, it is set in every transaction that the call opens; otherwise the call is a system task. A
+    declaration that is both ``is_store_task`` and ``atomic`` needs a store, and is called in one transaction.
     """
 
     @property

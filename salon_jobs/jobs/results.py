@@ -80,19 +80,24 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
         return None
 
 
-class _WithId(Protocol):
+class WithId(Protocol):
+    """A handle of ours, or a result of Django's tasks."""
+
     @property
     def id(self) -> int | str: ...
 
 
-def get_job(job_id: int | str | UUID | _WithId, *, using: str | None = None) -> JobRecord:
+def get_job(job_id: int | str | UUID | WithId, *, using: str | None = None) -> JobRecord:
     """Return the job with this number or public ID, or of a result of Django's tasks. Raises JobDoesNotExist.
 
     A job that succeeded is found as long as its result is kept (``keep_result``). With roles, the web role finds by
     their numbers only jobs of its current store. Raises OptionInvalid for what no job can have.
     """
     name = name_of(job_id)
-    record = load_result(name, using=using) if isinstance(name, UUID) else _by_number(name, alias_of(using))
+    if isinstance(name, UUID):
+        record = load_result(name, using=using)
+    else:
+        record = _read("job_record", {"id": name, "public_id": None}, alias_of(using))
     if record is None:
         raise JobDoesNotExist(
             f"there is no job {name}: it never existed, belongs to another store, or ended and was deleted. A "
@@ -111,10 +116,6 @@ def name_of(given: object) -> int | UUID:
     raise OptionInvalid(
         f"job_id must be the number of a job, from 0 to {LAST_ID}, or its public ID, not {shown(found)}"
     )
-
-
-def _by_number(job_id: int, using: str) -> JobRecord | None:
-    return _read("job_record", {"id": job_id, "public_id": None}, using)
 
 
 def load_result(public_id: UUID, *, using: str | None = None) -> JobRecord | None:

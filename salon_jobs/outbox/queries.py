@@ -16,7 +16,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import shown_message
 from salon_jobs.core.records import PARTITIONS, MessageStatus, StoreId
 from salon_jobs.db import statements
-from salon_jobs.db.statements import hot
+from salon_jobs.db.statements import array, hot
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition
 from salon_jobs.models.fields import created
 
@@ -125,10 +125,8 @@ def mark_skipped(skipped: Sequence[tuple[OutgoingMessage, str]], *, using: str) 
 
 def identities(messages: Iterable[OutgoingMessage]) -> dict[str, Any]:
     """Return the parameters by which a statement finds these messages, and no others that got their IDs."""
-    # PostgreSQL's own notation of an array: psycopg would convert the lists element by element.
-    ids = ",".join([str(message.id) for message in messages])
     message_ids = b"".join([message.message_id.bytes for message in messages]).hex(",", 16)
-    return {"ids": f"{{{ids}}}", "message_ids": f"{{{message_ids}}}"}
+    return {"ids": array([message.id for message in messages]), "message_ids": f"{{{message_ids}}}"}
 
 
 def forget_head(head_id: int, *, using: str) -> None:
