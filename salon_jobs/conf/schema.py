@@ -34,6 +34,8 @@ from salon_jobs.core.redaction import SENSITIVE
 _URL = "a URL such as postgresql://role:password@host:5432/database"
 # The built-in ways to find the store of a request; any other value is the dotted path of a class.
 REQUEST_STORES: Final = ("membership", "header", "session", "subdomain")
+# What MAX_PAYLOAD is at least: smaller payloads need not be compared with it.
+LEAST_BOUND: Final = 1024
 _ROLE_NAME: Final = r"^[a-z_][a-z0-9_$]{0,62}\Z"
 _Role = Annotated[str, Meta(pattern=_ROLE_NAME, description="a plain lower-case role name")]
 
@@ -187,7 +189,7 @@ class Settings(Section, frozen=True):
     max_attempts: Annotated[int, Meta(ge=1, le=32767)] = 25
     terminate_after_timeouts: _Million | None = None
     max_jobs_per_child: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
-    max_payload: Annotated[int, Meta(ge=1024, le=67_108_864)] = 1_048_576
+    max_payload: Annotated[int, Meta(ge=LEAST_BOUND, le=67_108_864)] = 1_048_576
     backoff: Annotated[Backoff, _backoff] = Backoff()
     logging: LoggingSettings = LoggingSettings()
     sentry: bool | None = None

@@ -20,6 +20,7 @@ import msgspec.structs
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf import store_arguments, uses_time_zones
+from salon_jobs.conf.schema import LEAST_BOUND
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.as_json import DATETIME, as_member, encode, to_plain, why_not
 from salon_jobs.core.errors import PayloadInvalid, PayloadUnknown, TaskInvalid, suggest
@@ -248,7 +249,7 @@ class PayloadType:
             raise self._unwritable(str(error)) from error
         # Most payloads are smaller than any bound, and those of cron entries are bound at import: without the settings,
         # whose mistakes a check reports later.
-        if len(encoded) > conf.max_payload:
+        if len(encoded) > LEAST_BOUND and len(encoded) > conf.max_payload:
             raise PayloadInvalid(
                 f"task {self.task_name!r}: the arguments are {len(encoded):,} bytes of JSON; at most "
                 f"{conf.max_payload:,} are allowed (SALON_JOBS['MAX_PAYLOAD']): store the content and pass what "
