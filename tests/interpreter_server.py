@@ -42,7 +42,8 @@ for _name in (
     *("salon_jobs.brokers.azure.settings", "salon_jobs.brokers.nats.settings", "salon_jobs.brokers.registry"),
     *("salon_jobs.integrations.sentry", "salon_jobs.jobs.pruning", "salon_jobs.process.exposition"),
     *("salon_jobs.process.health_server", "salon_jobs.process.listener", "salon_jobs.process.logs"),
-    *("salon_jobs.process.preflight", "salon_jobs.process.reloader", "salon_jobs.worker.runner"),
+    *("salon_jobs.process.preflight", "salon_jobs.process.reloader", "salon_jobs.worker.executor"),
+    "salon_jobs.worker.finisher",
 ):
     import_module(_name)
 

@@ -30,7 +30,7 @@ from salon_jobs.jobs.run import JobRun
 from salon_jobs.models import Process
 from salon_jobs.process.loop import Loop
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.chunks import ChunkRun
+from salon_jobs.worker.chunks import run_of
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
@@ -60,14 +60,13 @@ def running_job(job: ClaimedJob, process_id: int) -> JobRun:
     """Return a claimed job as a handler sees it."""
     task = registry.get_declaration(job.task)
     leases = leases_of(process_id)
-    kind = JobRun if task.chunk is None else ChunkRun
-    return kind(job, task, leases, leases.connection)
+    return run_of([job], task, leases, leases.connection)
 
 
-def chunk_of(jobs: Sequence[ClaimedJob], process_id: int) -> ChunkRun:
+def chunk_of(jobs: Sequence[ClaimedJob], process_id: int) -> JobRun:
     """Return claimed jobs as one chunk."""
     leases = leases_of(process_id)
-    return ChunkRun.of(jobs, registry.get_declaration(jobs[0].task), leases, leases.connection)
+    return run_of(jobs, registry.get_declaration(jobs[0].task), leases, leases.connection)
 
 
 def finish(job: ClaimedJob, process_id: int, result: KeptResult | None = None) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from operator import itemgetter
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
@@ -22,7 +23,7 @@ from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.db.connections import in_transaction, refuse_lost_transaction
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.registry import TaskDeclaration
-from salon_jobs.tenancy.active import open_store
+from salon_jobs.tenancy.active import ActiveContext, open_store
 
 R = TypeVar("R", bound="JobRun")
 # Characters of results in one statement, which is several times as large on its way. The server accepts 1 GB.
@@ -48,8 +49,6 @@ def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
 
     Also raises it for an open tenant context, whose store would stay set for whatever uses this connection next.
     """
-    if connection.connection is None and not (connection.in_atomic_block or connection.execute_wrappers):
-        return  # as after most small jobs: the checks below would take longer than the job
     if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
         raise TransactionBroken("the handler left a transaction open")
     if in_transaction(connection):
@@ -108,6 +107,22 @@ class JobRun(Extensible):
     def runs(self) -> tuple[JobRun, ...]:
         """The runs that begin and end with this one: itself, unless it stands for others."""
         return (self,)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the handler. Raises PayloadInvalid."""
+        return self.declaration.payload.decode(self.job.payload, self.job.store_id)
+
+    def as_store(self) -> AbstractContextManager[object]:
+        """Return the context of the handler of a store task that has no transaction of its own."""
+        assert self.store_id is not None  # noqa: S101 - it is a store task
+        by_statement = self.declaration.is_async
+        return ActiveContext(self.connection, self.store_id, atomic=False, by_statement=by_statement)
+
+    @property
+    def may_hold_transaction(self) -> bool:
+        """Whether the handler can have left a transaction or a tenant context open on the connection."""
+        connection = self.connection
+        return connection.connection is not None or connection.in_atomic_block or bool(connection.execute_wrappers)
 
     @property
     def log_fields(self) -> dict[str, object]:

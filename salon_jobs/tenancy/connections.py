@@ -96,6 +96,8 @@ _keep_all = False
 # How often a connection that jobs leave alone is checked: each check is a system call, which costs more than a small
 # job and releases the interpreter's lock. A connection that its server has ended can fail one job that begins then.
 _LOOK_EVERY_S: Final = 0.05
+# A thread that was idle for longer tidies its connections before the next job; a busy one did so after the last.
+TIDY_AFTER_S: Final = 0.05
 
 
 class WatchedSession:

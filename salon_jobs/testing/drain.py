@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
 
 from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.brokers.registry import make_publisher
@@ -32,9 +31,9 @@ from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
 from salon_jobs.outbox import queries as outbox
 from salon_jobs.outbox.queries import PageRequest
-from salon_jobs.tenancy.active import ActiveContext, current_store_id, run_as_system_task
+from salon_jobs.tenancy.active import ActiveContext, SystemTask, current_store_id
 from salon_jobs.worker.async_handlers import run_coroutine
-from salon_jobs.worker.chunks import ChunkRun, joins_chunk
+from salon_jobs.worker.chunks import joins_chunk, run_of
 from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
 
@@ -91,14 +90,9 @@ def drain_jobs(
                 leases.requeue([(job.id, job.lease)], unbegun=True)
                 raise AssertionError(f"{limit} jobs ran and still more are due; the next is {job.task!r}")
             task = registry.get_declaration(job.task)
-            if task.chunk is None:
-                running: JobRun = JobRun(job, task, leases, leases.connection)
-                outcome = _unharmed(leases.connection, partial(execute, running))
-            else:
-                others = _claim_others(job, leases, limit - len(drained) - 1, queues=queues, now=now)
-                running = ChunkRun.of([job, *others], task, leases, leases.connection)
-                outcome = _unharmed(leases.connection, running.execute)
-            outcome = settle(running, outcome)
+            others = _claim_others(job, leases, limit - len(drained) - 1, queues=queues, now=now)
+            running = run_of([job, *others], task, leases, leases.connection)
+            outcome = settle(running, _unharmed(running))
             if raise_errors and isinstance(outcome, (Errored, Left, Split)):
                 what = f"a chunk of {len(running.runs)} jobs" if len(running.runs) > 1 else f"job {running.id}"
                 failure = report(outcome.error)
@@ -113,15 +107,16 @@ def drain_jobs(
     return drained
 
 
-def _unharmed(connection: BaseDatabaseWrapper, run: Callable[[], Outcome]) -> Outcome:
-    """Return the outcome of a run; where an error of the database has ended it, the open transaction goes on.
+def _unharmed(running: JobRun) -> Outcome:
+    """Execute a run; where an error of the database ends it, the open transaction goes on.
 
     A worker has none open around a handler, so such an error breaks nothing there.
     """
+    connection = running.connection
     if not connection.in_atomic_block:
-        return run()
+        return execute(running)
     savepoint: Any = connection.savepoint()  # a name, since a transaction is open
-    outcome = run()
+    outcome = execute(running)
     # After a handler that has caught the error, the rollback would lose what it wrote, and say nothing.
     if not isinstance(outcome, Succeeded) and (connection.needs_rollback or not can_run(connection)):
         connection.needs_rollback = False
@@ -180,7 +175,8 @@ def perform_job(task: Any, /, *args: Any, **kwargs: Any) -> Any:
         return run_coroutine(result) if is_async else result
 
     if store_id is None:
-        return run_as_system_task(task.name, call)
+        with SystemTask(task.name):
+            return call()
     with ActiveContext(connections[conf.database], store_id, atomic=atomic, by_statement=is_async):
         return call()
 

@@ -10,6 +10,8 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.limits import Limits
+from salon_jobs.jobs.registry import TaskDeclaration
+from salon_jobs.process.loop import Outage
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunks import joins_chunk
 from salon_jobs.worker.fair_claim import Quota, claim_groups
@@ -63,3 +65,26 @@ class ChunkClaimer:
         finally:
             self.lock.release()
         return chunk
+
+
+def gather(
+    task: TaskDeclaration, jobs: list[ClaimedJob], buffer: JobBuffer, claimer: ChunkClaimer | None, *, using: str
+) -> None:
+    """Add to ``jobs``, of which there is one, those that run in one chunk with it: jobs that wait, then claimed ones.
+
+    If the database does not answer, the chunk runs without more.
+    """
+    [first] = jobs
+    if not joins_chunk(task, first):
+        return
+    most = task.chunk or 1
+    # UUIDs compare as numbers, since comparing two of them is a call. Each claim brings only a few of each store.
+    group, store = first.claim_group, getattr(first.store_id, "int", first.store_id)
+
+    def matches(job: ClaimedJob) -> bool:
+        is_alike = job.claim_group == group and getattr(job.store_id, "int", job.store_id) == store
+        return is_alike and joins_chunk(task, job)
+
+    jobs += buffer.take_matching(matches, most - 1)
+    if claimer is not None and len(jobs) < most:
+        Outage("chunk", using=using).attempt(lambda: jobs.extend(claimer.claim(jobs[-1], most - len(jobs))))

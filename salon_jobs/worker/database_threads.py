@@ -22,6 +22,7 @@ from salon_jobs.core.events import logger
 from salon_jobs.core.vital import vitally
 from salon_jobs.tenancy.active import ActiveContext, detach_contexts
 from salon_jobs.tenancy.connections import (
+    TIDY_AFTER_S,
     drop_connections,
     is_in_use,
     keep_wrappers,
@@ -31,8 +32,8 @@ from salon_jobs.tenancy.connections import (
     tidy_connections,
     watch_sessions,
 )
+from salon_jobs.worker.deadlines import CANCEL_S
 from salon_jobs.worker.forks import end_copy
-from salon_jobs.worker.runner import CANCEL_S, TIDY_AFTER_S
 
 # A cancel request that came between two queries is repeated after this time, in which the first would have worked.
 REPEAT_S = 0.1
@@ -150,16 +151,16 @@ class Turns(Executor):
             self._interrupts, self._newest_to_cancel = self._interrupts + 1, self._newest
 
     def cancel_query(self) -> bool:
-        """Cancel the query that runs now, if it may be and the run has not ended; return when the server knows.
+        """Cancel the query that runs now, if it may be; return when the server knows.
 
         Return False to be called again, as long as a call that may be cancelled has not ended, was not given up before
         it began, and has met no error: none of its queries may have begun, or the request came between two of them.
         """
         with self._cancelling:
-            if self._is_ending or self._calling == self._interrupts:
+            if self._calling == self._interrupts:
                 return True
             newest = None if self._newest_to_cancel is None else self._newest_to_cancel()
-            if self._calling is None and (newest is None or newest.done()):
+            if self._calling is None and (self._is_ending or newest is None or newest.done()):
                 return True
             if (connection := self._connection) is None or (raw := connection.connection) is None:
                 return False

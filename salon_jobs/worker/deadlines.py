@@ -5,25 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from salon_jobs.core import events
 from salon_jobs.core.errors import Interrupted, TimedOut
 from salon_jobs.core.events import log_event
-from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.run import JobRun
 from salon_jobs.process.loop import Loop
-from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.ends import identify, report_given_back
+from salon_jobs.worker.ends import identify
 from salon_jobs.worker.in_flight import NEVER, InFlightTable
 
-if TYPE_CHECKING:
-    from salon_jobs.worker.lane import AsyncLane
-    from salon_jobs.worker.runner import Runner
-
-
+# How long a cancel request may take to reach the server.
+CANCEL_S = 2.0
 # How long a cancelled handler may take to end by itself, and a run that timed out before its process is killed.
 CANCEL_GRACE_S = 5.0
 _KILL_GRACE_S = 10.0
@@ -100,41 +94,3 @@ class DeadlineWatcher(Loop):
             limit_s = round(at - running.started, 3)
             log_event(logging.WARNING, events.JOB_TIMED_OUT, **identify(running.job), timeout_s=limit_s, code=kind.code)
             self._on_timeout()
-
-
-POLL_EVERY_S = 1.0
-
-
-class Cancellations:
-    """Poller for cancellation requests for jobs leased to this process: every second, and at once when notified.
-
-    A job waiting in the buffer ends before it starts. A running handler can see the request, and is interrupted after
-    the grace.
-    """
-
-    def __init__(self, leases: Leases, jobs: JobBuffer, runners: Sequence[Runner | AsyncLane]) -> None:
-        self._leases = leases
-        self._jobs = jobs
-        self._runners = runners
-        self._poll_at = float("-inf")
-
-    def notify(self) -> None:
-        """Poll at the next opportunity. Thread-safe."""
-        self._poll_at = float("-inf")
-
-    def poll(self) -> None:
-        """Poll if it is time to. Raises database errors."""
-        now = time.monotonic()
-        if now < self._poll_at:
-            return
-        self._poll_at = now + POLL_EVERY_S
-        requested = self._leases.cancel_requests() if self._jobs.leases() else None
-        if not requested:
-            return
-        for job_id, lease in requested:
-            for runner in self._runners:
-                runner.cancel(job_id, lease)
-        # Giving back a job that had not started and whose cancellation was requested cancels it.
-        jobs = self._jobs.withdraw(requested)
-        given_back = self._leases.give_back([(job.id, job.lease) for job in jobs])
-        report_given_back(given_back, "cancellation withdrawn", level=logging.INFO)

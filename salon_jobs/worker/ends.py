@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
@@ -38,9 +38,6 @@ from salon_jobs.jobs.run import JobRun
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.signals import job_finished
 
-if TYPE_CHECKING:
-    from salon_jobs.worker.chunks import ChunkRun
-
 LONGEST_LOGGED: Final = 500
 # How long a job is left at least and at most, whose payload only another release knows.
 _LEFT_S: Final = (1.0, 60.0)
@@ -56,7 +53,7 @@ def settle(running: JobRun, outcome: Outcome) -> Outcome:
             report_successes(running.runs)
             return outcome
     elif isinstance(outcome, Split):
-        if cast("ChunkRun", running).split(outcome):
+        if _split(running, outcome):
             return outcome
     elif (state := _write(running, outcome)) is not None:
         announce(running, state, outcome.error if isinstance(outcome, (Errored, NotStarted)) else None)
@@ -197,6 +194,40 @@ def _write(running: JobRun, outcome: Outcome) -> JobState | None:
             return state
         case _:
             return None
+
+
+def _split(running: JobRun, outcome: Split) -> bool:
+    """Requeue the jobs of a chunk, which was rolled back; return False if none is ours."""
+    error = outcome.error
+    pairs = [(run.job.id, run.job.lease) for run in running.runs]
+    ended = running.leases.requeue(pairs, delay=delay_of_release(running), alone=outcome.alone)
+    if not ended:
+        return False
+    described = report(error)
+    if running.trace is not None:
+        running.trace.error = error
+    log_event(
+        logging.WARNING,
+        events.CHUNK_SPLIT,
+        exc_info=error if running.interrupted_by is None else None,
+        **identify(running.job),
+        jobs=len(running.runs),
+        queue=running.job.queue,
+        error_class=described.error_class,
+        code=described.code,
+        error=described.message[:LONGEST_LOGGED],
+    )
+    for run in running.runs:
+        end = ended.get(run.id)
+        if end is None:
+            log_end(logging.WARNING, events.JOB_LEASE_LOST, run)
+            continue
+        if end.state is JobState.CANCELLED:
+            log_end(logging.INFO, events.JOB_CANCELLED, run, reason=end.reason)
+        else:
+            log_end(logging.INFO, events.JOB_RELEASED, run, reason="chunk split")
+        announce(run, end.state)
+    return True
 
 
 def refused(running: JobRun, error: Exception) -> Errored:

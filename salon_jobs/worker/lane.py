@@ -8,10 +8,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from weakref import proxy
 
 from salon_jobs.core import events
@@ -21,21 +21,19 @@ from salon_jobs.core.outcomes import Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.tracing import is_observed, observing
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.current import CurrentJob
 from salon_jobs.jobs.leases import Leases
-from salon_jobs.jobs.run import JobRun, current_run, refuse_open_transaction
-from salon_jobs.signals import job_started
-from salon_jobs.tenancy.active import ActiveContext, become_system_task
+from salon_jobs.jobs.run import JobRun
+from salon_jobs.tenancy.active import ActiveContext
 from salon_jobs.worker import deadlines
 from salon_jobs.worker.async_handlers import CoroutineRun, running_loop, until_done
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.database_threads import DatabaseThreads, Turns
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.ends import identify
-from salon_jobs.worker.executor import SUCCEEDED, begin, outcome_of, refuse_vanished_store
 from salon_jobs.worker.finisher import Finisher, size_of
 from salon_jobs.worker.forks import end_copy
 from salon_jobs.worker.in_flight import InFlightTable
+from salon_jobs.worker.lifecycle import lifecycle
 
 R = TypeVar("R")
 
@@ -55,6 +53,30 @@ class AwaitingRun(JobRun):
     is_over = False
     # Cancels the coroutine, from any thread; None until there is one.
     cancel_coroutine: Callable[[], object] | None = None
+
+    @property
+    def may_hold_transaction(self) -> bool:
+        """Whether a thread waits for the run, in the middle of something."""
+        return self.turns.keeps_thread
+
+    def as_store(self) -> AbstractContextManager[object]:
+        """Return the context of the handler, which each turn attaches to its connection."""
+        return _StoreOfTurns(self)
+
+
+class _StoreOfTurns:
+    def __init__(self, running: AwaitingRun) -> None:
+        assert running.store_id is not None  # noqa: S101 - it is a store task
+        self._turns = running.turns
+        self._context = ActiveContext(running.connection, running.store_id, atomic=False, by_statement=True)
+        self._context.holds = False
+
+    def __enter__(self) -> None:
+        self._context.surround()
+        self._turns.contexts.append(self._context)
+
+    def __exit__(self, *_: object) -> None:
+        self._context.close()
 
 
 class AsyncLane:
@@ -226,40 +248,25 @@ class AsyncLane:
         self._on_room()
 
     async def _execute(self, running: AwaitingRun) -> Outcome:
-        """Call the handler and return how it ended, once nothing of it runs any more."""
-        turns, task, context = running.turns, running.declaration, None
-        needs_database = task.at_most_once or not running.job.payload
-        begun = await _on_thread(turns, begin, running) if needs_database else begin(running)
-        if not isinstance(begun, dict):
-            return begun
-        current_run.set(running)
+        """Drive a run, its functions on a thread; return how it ended, once nothing of it runs any more."""
+        life, turns = lifecycle(running), running.turns
         try:
-            if job_started.receivers:
-                await _on_thread(turns, copy_context().run, job_started.send_robust, task, job=CurrentJob(running))
-            if running.store_id is None:
-                become_system_task(task.name)
-            else:
-                await _on_thread(turns, refuse_vanished_store, running)
-                context = ActiveContext(running.connection, running.store_id, atomic=False, by_statement=True)
-                context.holds = False
-                context.surround()
-                turns.contexts.append(context)
-            value = await self._call(begun, running)
-            if context is not None:
-                context.close()
-            running.refuse_to_go_on()
-            if turns.keeps_thread:
-                await _on_thread(turns, lambda: refuse_open_transaction(running.connection))
-            if not running.finished:  # otherwise it returns its result too late
-                running.returned(value)
-            return SUCCEEDED[False]
-        except BaseException as error:  # a handler may raise anything, even SystemExit; only the job fails
-            return await _on_thread(turns, outcome_of, running, error)
+            step = next(life)
+            while True:
+                try:
+                    # As on a thread of its own, what a function leaves in the context is the handler's.
+                    came = await (self._call(step, running) if isinstance(step, dict) else _in_context(turns, step))
+                except BaseException as error:  # it belongs to the run
+                    step = life.throw(error)
+                else:
+                    step = life.send(came)
+        except StopIteration as ended:
+            # Not by a name here: the frame of a handler that raised leads to this one, and the outcome to that frame.
+            return cast("Outcome", ended.value)
         finally:
-            if context is not None:
-                context.close()
-            if (ended := turns.end()) is not None:
-                await until_done([ended])
+            life.close()
+            if (left := turns.end()) is not None:
+                await until_done([left])
 
     async def _call(self, arguments: dict[str, Any], running: AwaitingRun) -> Any:
         turns, loop = running.turns, asyncio.get_running_loop()
@@ -273,6 +280,17 @@ class AsyncLane:
         if running.interrupted_by is not None:  # just before
             run.cancel()
         return (await run.ended()).result()
+
+
+async def _in_context(turns: Turns, function: Callable[[], R]) -> R:
+    """Call a function on one of the threads in the task's context, with the variables that it sets."""
+    context = copy_context()
+    try:
+        return await _on_thread(turns, context.run, function)
+    finally:
+        for variable, value in context.items():
+            if variable.get(None) is not value:
+                variable.set(value)
 
 
 async def _on_thread(turns: Turns, function: Callable[..., R], *arguments: Any, **named: Any) -> R:

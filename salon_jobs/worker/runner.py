@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -25,6 +25,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.run import JobRun
 from salon_jobs.tenancy.connections import (
+    TIDY_AFTER_S,
     drop_connections,
     finish_resets,
     keep_wrappers,
@@ -36,20 +37,15 @@ from salon_jobs.tenancy.connections import (
 )
 from salon_jobs.worker import deadlines
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.chunks import ChunkRun, gather
+from salon_jobs.worker.chunk_claim import ChunkClaimer, gather
+from salon_jobs.worker.chunks import run_of
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.ends import identify
-from salon_jobs.worker.executor import ended_by, execute
+from salon_jobs.worker.executor import execute
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.forks import end_copy
 from salon_jobs.worker.in_flight import NEVER, InFlightTable
-
-if TYPE_CHECKING:
-    from salon_jobs.worker.chunk_claim import ChunkClaimer
-
-CANCEL_S = 2.0
-# A thread that was idle for longer checks its connections before the next job; a busy one did so after the last.
-TIDY_AFTER_S = 0.05
+from salon_jobs.worker.lifecycle import outcome_of
 
 
 class Runner:
@@ -121,7 +117,7 @@ class Runner:
             raw: Any = running.connection.connection
             if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE:
                 try:
-                    raw.cancel_safe(timeout=CANCEL_S)
+                    raw.cancel_safe(timeout=deadlines.CANCEL_S)
                 except PsycopgError as error:
                     logger.warning("could not cancel the query of job %s: %s", running.id, error)
         return True
@@ -194,16 +190,13 @@ class Runner:
         if time.monotonic() - idle_since > TIDY_AFTER_S:
             tidy_connections(after_idling=True)
             self._connection = None
-        task = registry.get_declaration(job.task)
-        if task.chunk is not None:
+        if (task := registry.get_declaration(job.task)).chunk is not None:
             gather(task, jobs, self._jobs, self._chunks, using=self._leases.using)
         if (connection := self._connection) is None:
             connection = self._connection = self._leases.connection
             if connection.execute_wrappers:  # of no job
                 keep_wrappers(connection, connection.execute_wrappers)
-        if task.chunk is not None:
-            return ChunkRun.of(jobs, task, self._leases, connection, resets_session=True)
-        return JobRun(job, task, self._leases, connection, resets_session=True)
+        return run_of(jobs, task, self._leases, connection, resets_session=True)
 
     def _run_observed(self, running: JobRun) -> None:
         with observing(running.start_trace()):
@@ -222,13 +215,12 @@ class Runner:
 
     def _execute(self, running: JobRun) -> Outcome:
         """Call the handler; whatever interrupts it, or our own code around it, decides the outcome."""
-        chunk = running if isinstance(running, ChunkRun) else None
         outcome: Outcome | None = None
         while True:
             try:
                 if outcome is None:
                     self._running = running
-                    outcome = execute(running) if chunk is None else chunk.execute()
+                    outcome = execute(running)
                 with self._lock:
                     # From here on no interrupt is sent, and one not delivered yet is withdrawn: the outcome counts.
                     self._running = None
@@ -242,7 +234,7 @@ class Runner:
                     del outcome
             except Interrupted as error:
                 # It hit code around the handler. The fence shows whether the handler's transaction had committed.
-                outcome = outcome or (ended_by(running, error) if chunk is None else chunk.ended_by(error))
+                outcome = outcome or outcome_of(running, error)
 
     def _free_thread(self, running: JobRun, outcome: Outcome) -> None:
         """Have nothing interrupt the thread any more, and leave its connections clean for the next job."""

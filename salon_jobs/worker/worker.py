@@ -25,11 +25,12 @@ from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.process.listener import Listener, ListenerEvent
 from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import refuse_small_pool
-from salon_jobs.worker import deadlines
+from salon_jobs.worker import cancellations
 from salon_jobs.worker.buffer import OVERDUE_S, JobBuffer
+from salon_jobs.worker.cancellations import Cancellations
 from salon_jobs.worker.chunk_claim import PATIENCE_S, ChunkClaimer
 from salon_jobs.worker.claim import Claimer
-from salon_jobs.worker.deadlines import Cancellations, DeadlineWatcher
+from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.ends import end_begun, report_given_back
 from salon_jobs.worker.fair_claim import LIMIT_WAIT_S, Claim
 from salon_jobs.worker.finisher import Finisher
@@ -418,7 +419,7 @@ class Worker(Loop):
         if waiting := self._jobs.has_waiting():
             waits_s.append(OVERDUE_S)
         if running := self._jobs.running_count() + self._coroutines.running_count:
-            waits_s.append(deadlines.POLL_EVERY_S)
+            waits_s.append(cancellations.POLL_EVERY_S)
         self._is_listening = self._listener.listening is True
         self._idle.show(idle=self._is_listening and not (waiting or running))
         return min(waits_s)

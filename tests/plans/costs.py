@@ -25,7 +25,6 @@ from salon_jobs.jobs.enqueue import wake_ups
 from salon_jobs.jobs.leases import FEW
 from salon_jobs.jobs.limits import Limits
 from salon_jobs.jobs.run import JobRun
-from salon_jobs.worker.chunks import ChunkRun
 from salon_jobs.worker.executor import execute
 from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks
@@ -107,7 +106,7 @@ class Case:
         with _sent(found, "run"):
             for run in runs:
                 run.resets_session = True
-                outcome = run.execute() if isinstance(run, ChunkRun) else execute(run)
+                outcome = execute(run)
                 assert isinstance(outcome, Succeeded)
                 assert outcome.finished is self.is_of_store
         return list(runs)

@@ -19,7 +19,7 @@ from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.models import Job
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.deadlines import Cancellations
+from salon_jobs.worker.cancellations import Cancellations
 from tests import tasks
 from tests.support import behind_transaction, change, finish, row_of, seen
 from tests.waiting import LIMIT_S, eventually

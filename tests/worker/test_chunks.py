@@ -25,6 +25,7 @@ from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunk_claim import ChunkClaimer
 from salon_jobs.worker.chunks import joins_chunk
+from salon_jobs.worker.executor import execute
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
 from tests.support import behind_transaction, change, chunk_of, elsewhere, leases_of, seen
@@ -130,7 +131,7 @@ def test_finish_in_handlers_transaction(work: Work, settings: Any, kept: bool) -
     Calls(work)
     add(work.stores[0], 0, 1, 2)
     chunk = chunk_of(work.claim(), work.process_id)
-    assert chunk.execute() == Succeeded(finished=True)
+    assert execute(chunk) == Succeeded(finished=True)
     assert all(run.finished for run in chunk.runs)
     assert rows() == [("succeeded", 1, None)] * (3 * kept)
     assert written() == ["0", "1", "2"]
@@ -172,7 +173,7 @@ def test_locked_row_is_waited_for(work: Work) -> None:
     Calls(work)
     ids = add(work.stores[0], 0, 1)
     jobs = work.claim()
-    with behind_transaction(lambda: chunk_of(jobs, work.process_id).execute()) as running:
+    with behind_transaction(lambda: execute(chunk_of(jobs, work.process_id))) as running:
         connection.cursor().execute("UPDATE salon_jobs_job SET attempts = attempts WHERE id = %s", [ids[1]])
     assert running.result() == Succeeded(finished=True)
     assert (rows(), written()) == ([], ["0", "1"])
@@ -213,7 +214,7 @@ def test_results_of_chunk(work: Work) -> None:
     assert [get_job(job_id).value for job_id in ids] == [10, 20, 30]
     work.hooks.store = lambda **_: [1]
     add(work.stores[0], 1, 2, 3, task=tasks.in_chunks_with_results)
-    outcome = chunk_of(work.claim(), work.process_id).execute()
+    outcome = execute(chunk_of(work.claim(), work.process_id))
     assert isinstance(outcome, Split)
     assert str(outcome.error) == (
         "task 'test-chunk-results' keeps results: for 3 jobs it must return None, or a list of 3"

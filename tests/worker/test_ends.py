@@ -140,7 +140,7 @@ def test_unanswered_commit_of_handler(
     running = chunk or running_job(claimed[0], work.process_id)
     with monkeypatch.context() as patched:
         patched.setattr(StoreJobContext, "commit_after", commit_after)
-        outcome = chunk.execute() if chunk else execute(running)
+        outcome = execute(running)
     assert isinstance(settle(running, outcome), Unknown if is_promoted else Succeeded)
     last = "job_outcome_unknown" if is_promoted else "job_succeeded"
     assert work.events[-jobs:] == [last] * jobs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -45,6 +46,30 @@ def heard() -> Iterator[Heard]:
     for signal, receiver in signals:
         assert signal.disconnect(receiver)
         assert not signal.receivers, "nothing is done where nobody listens"
+
+
+@pytest.mark.parametrize("declared", [tasks.system, tasks.in_store, tasks.outside, tasks.async_store])
+def test_receiver_sets_context_of_handler(work: Work, declared: Any) -> None:
+    """As for the field of each log line, such as structlog's."""
+    bound: ContextVar[int] = ContextVar("bound", default=0)
+    seen_by_handler: list[int] = []
+
+    def bind(job: Any, **_: Any) -> None:
+        bound.set(job.id)
+
+    def look(**_: Any) -> None:
+        seen_by_handler.append(bound.get())
+
+    async def look_soon(**_: Any) -> None:
+        look()
+
+    job_started.connect(bind)
+    try:
+        job_id = work.run_on_thread(look_soon if declared.is_async else look, declared)
+    finally:
+        job_started.disconnect(bind)
+    assert seen_by_handler == [job_id]
+    assert bound.get() == 0
 
 
 @pytest.mark.parametrize("declared", [tasks.system, tasks.in_store])

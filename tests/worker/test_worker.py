@@ -18,7 +18,7 @@ from salon_jobs.conf import Settings
 from salon_jobs.core.errors import NotReady
 from salon_jobs.db.notify import MORE, SECOND_POLL, WakeUps
 from salon_jobs.jobs import enqueue
-from salon_jobs.worker import deadlines, in_flight
+from salon_jobs.worker import cancellations, in_flight
 from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.claim import Claimer
@@ -197,7 +197,7 @@ def test_process_with_backlog_is_not_idle(
 
 def test_job_ending_during_claim(work: Work, idle_tables: list[IdleTable], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread does not show the process as idle."""
-    monkeypatch.setattr(deadlines, "POLL_EVERY_S", 2 * LIMIT_S)  # nor does it say so later
+    monkeypatch.setattr(cancellations, "POLL_EVERY_S", 2 * LIMIT_S)  # nor does it say so later
     monkeypatch.setattr(in_flight, "_IDLE_FOR_S", 2 * LIMIT_S)
     ours, others = idle_tables
     show = ours.show
