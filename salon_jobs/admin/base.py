@@ -475,13 +475,17 @@ class ReadOnlyAdmin(ReaderAdmin):
         """Give the rows of a list, or the one of a page, what is shown of them, in few queries."""
         return rows
 
+    def of_page(self, row: Any, request: HttpRequest) -> Any:
+        """Give the row of a page what is shown of it."""
+        return self.described([row], request)[0]
+
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the row with what its page shows."""
         row: Any = super().get_object(request, object_id, from_field)
         if row is None:
             return None
         row.shows_all = request.GET.get(SHOW) == ALL
-        return self.described([row], request)[0]
+        return self.of_page(row, request)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list, also for an address typed without ``__exact`` (``?state=failed``)."""

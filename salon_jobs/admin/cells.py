@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from django.contrib import admin
@@ -21,16 +22,18 @@ from salon_jobs.dashboard.labels import ago, exact
 from salon_jobs.jobs import registry
 from salon_jobs.models import Limit
 from salon_jobs.tenancy.names import store_name
-from salon_jobs.words import scope_words
+from salon_jobs.words import duration, scope_words
 
 # What a list or page shows of a row: called by Django with the admin and the row.
 Display = Callable[[Any, Any], SafeString | str]
 
 
 def _display_of(name: str, description: Any, show: Callable[[Any], SafeString | str]) -> Display:
+    read = attrgetter(name)  # ``known.progress`` is what the read model of the row says
+
     @admin.display(description=description)
     def shown(_: Any, row: Any) -> SafeString | str:
-        return show(getattr(row, name))
+        return show(read(row))
 
     return shown
 
@@ -52,6 +55,16 @@ def time_of(name: str, description: Any) -> Display:
 def age_of(name: str, description: Any) -> Display:
     """Return the display function of a row's time by its distance from now, with the time as a tooltip."""
     return _display_of(name, description, lambda at: "-" if at is None else ago(at, datetime.now(UTC)))
+
+
+def text_of(name: str, description: Any) -> Display:
+    """Return the display function of a row's text."""
+    return _display_of(name, description, str)
+
+
+def duration_of(name: str, description: Any) -> Display:
+    """Return the display function of a row's duration in seconds."""
+    return _display_of(name, description, lambda seconds: "-" if seconds is None else duration(seconds))
 
 
 def json_of(name: str, description: Any, *, hides_empty: bool = False) -> Display:

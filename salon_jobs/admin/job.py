@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, cast
 
@@ -17,7 +18,7 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator, capfirst
-from django.utils.translation import gettext, gettext_noop, ngettext
+from django.utils.translation import gettext, gettext_noop
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin import filters
@@ -33,7 +34,19 @@ from salon_jobs.admin.base import (
     reader,
     sees_all_stores,
 )
-from salon_jobs.admin.cells import as_json, badge, below, is_whole, lines_of, payload_of, stacked, text, time_of
+from salon_jobs.admin.cells import (
+    as_json,
+    badge,
+    below,
+    duration_of,
+    is_whole,
+    lines_of,
+    payload_of,
+    stacked,
+    text,
+    text_of,
+    time_of,
+)
 from salon_jobs.admin.flow_picture import picture
 from salon_jobs.admin.job_actions import JOB_ACTIONS
 from salon_jobs.admin.overview import overview, trend
@@ -42,14 +55,13 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import LATEST, counted, error_name
-from salon_jobs.dashboard.labels import ago, exact, followed, instant
+from salon_jobs.dashboard.jobs import BY_OPERATORS, JobRow, Origin, errors_of, job_page, job_rows, seconds_between
+from salon_jobs.dashboard.labels import ago, exact, instant
 from salon_jobs.dashboard.tasks import declared_tasks
 from salon_jobs.jobs import search
-from salon_jobs.jobs.ordered import place_in_order
-from salon_jobs.jobs.stages import Stage, stages_of
-from salon_jobs.jobs.waiting import due_in, waiting_reasons
-from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult, JobStep, Process
-from salon_jobs.schedules.scheduler import tick_of
+from salon_jobs.jobs.ordered import PlaceInOrder
+from salon_jobs.jobs.stages import Stage, Stages
+from salon_jobs.models import FanOutRecord, Job, JobError, JobResult, Process
 from salon_jobs.tenancy.names import store_name, store_names
 from salon_jobs.words import distance, duration, scope_words
 
@@ -60,15 +72,10 @@ _FINGERPRINT = re.compile(r"-?[0-9]{1,19}")
 _TRACE_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
-def format_attempts(job: Any) -> SafeString | str:
-    """Format the current or last run and the newest fifty errors, the newest open: when, how long, where, traceback.
-
-    Errors of a running attempt, which has ended since the job was read, are left out: the state would contradict them.
-    """
-    using, may_see_all = job._state.db, getattr(job, "knows_all", False)
-    rows = JobError.objects.using(using).filter(job_id=job.pk).order_by("-id")
-    errors = list((rows.filter(attempt__lte=job.attempts) if job.state == str(JobState.RUNNING) else rows)[:_SHOWN])
-    ids = [each.worker_id for each in errors if may_see_all and each.worker_id is not None]
+def format_attempts(known: JobRow, errors: Sequence[JobError]) -> SafeString | str:
+    """Format the current or last run and the errors, the newest open: when, how long, where, traceback."""
+    job, using = known.job, known.job._state.db
+    ids = [each.worker_id for each in errors if known.sees_all and each.worker_id is not None]
     names = {each.pk: str(each) for each in Process.objects.using(using).filter(pk__in=ids)}
     blocks: list[SafeString] = []
     if job.state in (JobState.RUNNING, JobState.SUCCEEDED):
@@ -77,7 +84,7 @@ def format_attempts(job: Any) -> SafeString | str:
         facts = [
             said % {"at": instant(job.started_at)},
             gettext("%(time)s after it was due") % {"time": _between(job.run_at, job.started_at)},
-            "" if is_running else _ran_for(_between(job.started_at, job.finished_at)),
+            _ran_for(None if is_running else seconds_between(job.started_at, job.finished_at)),
         ]
         attempt, state = _attempt(job.attempts + is_running), badge(job.state, _BADGES[job.state])
         blocks.append(format_html("<p>{} {}<small>{}</small></p>", attempt, state, " · ".join(filter(None, facts))))
@@ -86,13 +93,13 @@ def format_attempts(job: Any) -> SafeString | str:
         began, ended = error.started_at, error.occurred_at
         facts = [gettext("ended %(at)s") % {"at": instant(ended)}]
         if began is not None:
-            facts = [gettext("began %(at)s") % {"at": instant(began)}, "", _ran_for(_between(began, ended))]
+            facts = [gettext("began %(at)s") % {"at": instant(began)}, "", _ran_for(seconds_between(began, ended))]
             if before is not None:
                 after = {"time": _between(before.occurred_at, began), "number": before.attempt}
                 facts[1] = gettext("%(time)s after attempt %(number)s ended") % after
             elif error.attempt == 1:
                 facts[1] = gettext("%(time)s after it was enqueued") % {"time": _between(job.created_at, began)}
-        if may_see_all and error.worker_id is not None:
+        if known.sees_all and error.worker_id is not None:
             facts.append(gettext("in %(process)s") % {"process": names.get(error.worker_id, gone(error.worker_id))})
         summary = Truncator(error.message).chars(_SUMMARY)
         blocks.append(
@@ -117,34 +124,15 @@ def _attempt(number: int) -> str:
     return gettext("Attempt %(number)s") % {"number": number}
 
 
-def _ran_for(time: str) -> str:
-    return gettext("ran %(time)s") % {"time": time}
+def _ran_for(seconds: float | None) -> str:
+    return "" if seconds is None else gettext("ran %(time)s") % {"time": duration(seconds)}
 
 
 def _between(first: datetime, last: datetime) -> str:
-    return duration(max(0.0, (last - first).total_seconds()))
-
-
-def _ran(job: Any) -> bool:
-    """Return whether a run ended the job, so that its times are those of that run."""
-    return job.state in (JobState.SUCCEEDED, JobState.FAILED) and job.reason != "process_died"
+    return duration(seconds_between(first, last))
 
 
 _ENDED = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.value)
-# Reasons of ended jobs, in words; those of operators with what the admin's log says.
-_BY_OPERATORS = {"cancelled": "cancelled", "discarded: by an operator": "discarded"}
-_OUTCOMES = {
-    **_BY_OPERATORS,
-    "not_retried": gettext_noop("failed with an error that is not retried"),
-    "process_died": gettext_noop("failed, since its processes died"),
-    "superseded": gettext_noop("cancelled, since a newer job has its key"),
-}
-
-
-def _in_words(reason: str) -> str:
-    return gettext(_OUTCOMES.get(reason, reason)) if reason else ""
-
-
 # Of each state, and of what ``timeliness`` adds to them; translated where they are shown.
 _BADGES = {
     gettext_noop("queued"): "waiting",
@@ -219,6 +207,14 @@ class JobAdmin(ActionAdmin):
     asked_to_end = time_of("cancel_requested_at", _("cancellation requested"))
     expires = time_of("expires_at", _("expires"))
     of_tick = time_of("tick", _("cron tick"))
+    how_far = text_of("known.progress", _("progress"))
+    failure = text_of("known.error", _("last error"))
+    attempt_count = text_of("known.attempts", _("attempts"))
+    then = text_of("known.then", _("then"))
+    claimed = time_of("known.claimed_at", _("claimed"))
+    started = time_of("known.began_at", _("started"))
+    took = duration_of("known.ran_s", _("ran for"))
+    waited = duration_of("known.waited_s", _("waited in the worker"))
 
     @property
     def search_help_text(self) -> str:  # type: ignore[override]
@@ -234,23 +230,15 @@ class JobAdmin(ActionAdmin):
         return said % {"newest": f"{search.SEARCHED:,}", "kilobytes": f"{search.LARGEST_READ // 1024:,}"}
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
-        """Give each job its last error, why it waits and its buttons.
-
-        Five queries at most. Staff of one store see only when their jobs are due, since limits and workers belong to no
-        store.
-        """
-        using, now, may_see_all = reader(request), datetime.now(UTC), sees_all_stores(request)
-        tried = [job.pk for job in rows if job.attempts or job.rescues or job.state == str(JobState.FAILED)]
-        newest = JobError.objects.using(using).filter(job_id__in=tried).order_by("job_id", "-id").distinct("job_id")
-        errors = {error.job_id: error for error in newest} if tried else {}
-        reasons = waiting_reasons(rows, using=using, now=now, store_name=store_name) if may_see_all else {}
-        progress = search.progress_of(rows, using=using)
-        for job in rows:
-            job.says = progress.get(job.pk, "")
-            job.now, job.last_error, job.knows_all = now, errors.get(job.pk), may_see_all
-            if job.state == str(JobState.QUEUED):
-                job.waits_for = reasons[job.pk] if may_see_all else due_in(job, now)
+        """Give each job what a list shows of it, and its buttons."""
+        for known in job_rows(rows, using=reader(request), sees_all=sees_all_stores(request)):
+            known.job.known = known
         return super().described(rows, request)
+
+    def of_page(self, row: Any, request: HttpRequest) -> Any:
+        """Give the job all that is known of it."""
+        row.known = job_page(row, using=reader(request), sees_all=sees_all_stores(request), most=_SHOWN)
+        return super().described([row], request)[0]
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Show of ended jobs first when they ended."""
@@ -309,7 +297,7 @@ class JobAdmin(ActionAdmin):
             jobs=f"{search.COUNTED:,}+" if group.more else f"{len(group.times):,}",
             trend=trend(group.times, datetime.now(UTC)),
             stores=[(store, names[store], count) for store, count in group.stores],
-            attempts=format_attempts(job),
+            attempts=format_attempts(job.known, list(errors_of(job, using=reader(request))[:_SHOWN])),
             actions=[JOB_ACTIONS[name] for name in ("retry", "discard") if JOB_ACTIONS[name].is_allowed(request)],
         )
 
@@ -399,7 +387,7 @@ class JobAdmin(ActionAdmin):
     @admin.display(description=_("job"), ordering="id")
     def job(self, job: Any) -> SafeString:
         """Name the job by its task; below by number, queue, and store if the reader sees several; and its arguments."""
-        store = store_name(job.store_id) if job.store_id and conf.store_model and job.knows_all else ""
+        store = store_name(job.store_id) if job.store_id and conf.store_model and job.known.sees_all else ""
         rest = " · ".join(part for part in (f"#{job.pk}", store, job.queue) if part)
         said = gettext("more than %(kilobytes)s KB") % {"kilobytes": f"{search.LARGEST_READ // 1024:,}"}
         given = said if job.given is None else Truncator(job.given).chars(_ARGUMENTS)
@@ -414,112 +402,53 @@ class JobAdmin(ActionAdmin):
     @admin.display(description=_("state"))
     def progress(self, job: Any) -> SafeString:
         """Show the state, and below how many attempts it took."""
-        return below(self.status(job), self.attempt_count(job))
+        return below(self.status(job), job.known.attempts)
 
     @admin.display(description=_("why"))
     def detail(self, job: Any) -> SafeString | str:
         """Show why the job waits, its last error, or the reason why it was cancelled."""
-        is_cancelled = job.state == str(JobState.CANCELLED)
-        error = _in_words(job.reason) if is_cancelled else self.failure(job)
-        if error and job.state == str(JobState.RUNNING):
-            error = gettext("before: %(error)s") % {"error": error}
-        parts = [part for part in (getattr(job, "waits_for", ""), job.says, error) if part]
-        return Truncator("; ".join(parts)).chars(_SUMMARY) or "-"
+        parts = (job.known.waiting, job.known.progress, job.known.trouble)
+        return Truncator("; ".join(filter(None, parts))).chars(_SUMMARY) or "-"
 
     @admin.display(description=_("waiting because"))
     def waiting(self, job: Any) -> str:
         """Show why a queued job does not run, if that is known."""
-        if job.state != str(JobState.QUEUED) or not hasattr(job, "waits_for"):
+        if job.known.waiting is None:
             return ""
-        return job.waits_for or (gettext("it is not its turn yet") if job.knows_all else "")
-
-    @admin.display(description=_("progress"))
-    def how_far(self, job: Any) -> str:
-        """Show what the handler of a running job last said about its progress."""
-        return getattr(job, "says", "")
-
-    @admin.display(description=_("last error"))
-    def failure(self, job: Any) -> str:
-        """Show the newest error without its traceback."""
-        error = getattr(job, "last_error", None)
-        error_class: str = job.error_class or "" if error is None else error.error_class
-        name = error_class.rpartition(".")[2]
-        return f"{name}: {error.message}" if error is not None and error.message else name
+        return job.known.waiting or (gettext("it is not its turn yet") if job.known.sees_all else "")
 
     @admin.display(description=_("outcome"))
     def outcome(self, job: Any) -> str:
         """Show the recorded reason of the end, in words; if it was ended in the admin, by whom."""
-        if job.state not in (JobState.FAILED, JobState.CANCELLED):
-            return ""
-        if job.reason == "attempts_exhausted":
-            said = ngettext("failed after its only attempt", "failed after all %(attempts)s attempts", job.max_attempts)
-            return said % {"attempts": f"{job.max_attempts:,}"}
-        if job.reason in _BY_OPERATORS:
-            done = _BY_OPERATORS[job.reason]
-            ended = {"done": gettext(done), "at": instant(job.finished_at)}
+        if job.known.outcome and (done := BY_OPERATORS.get(job.reason)):
             for _, user, what in self.log_of(job.pk):
                 if what == done:
-                    return gettext("%(done)s by %(user)s, %(at)s") % {**ended, "user": user}
-            return gettext("%(done)s, %(at)s") % ended
-        return _in_words(job.reason)
+                    ended = {"done": gettext(done), "user": user, "at": instant(job.finished_at)}
+                    return gettext("%(done)s by %(user)s, %(at)s") % ended
+        return str(job.known.outcome)
 
     @admin.display(description=_("enqueued"))
     def enqueued(self, job: Any) -> SafeString:
         """Show when the job was enqueued, and below when it ended and how long it ran, or when it was claimed."""
-        took = self.took(job)
-        if job.state == str(JobState.RUNNING):
-            lines = [gettext("claimed %(at)s") % {"at": distance(job.started_at, job.now)}]
+        known = job.known
+        if known.claimed_at:
+            lines = [gettext("claimed %(at)s") % {"at": distance(known.claimed_at, known.now)}]
         else:
-            ended = f"{gettext(job.state)} {distance(job.finished_at, job.now)}" if job.finished_at else ""
-            lines = [ended, "" if took == "-" else _ran_for(took)]
-        return stacked(ago(job.created_at, job.now), *lines)
+            ended = f"{gettext(job.state)} {distance(job.finished_at, known.now)}" if job.finished_at else ""
+            lines = [ended, _ran_for(known.ran_s)]
+        return stacked(ago(job.created_at, known.now), *lines)
 
     @admin.display(description=_("ended"), ordering="finished_at")
     def finished(self, job: Any) -> SafeString:
         """Show when the job ended, and below when it was enqueued and how long it ran."""
-        took = self.took(job)
-        enqueued = gettext("enqueued %(at)s") % {"at": distance(job.created_at, job.now)}
-        lines = [enqueued, "" if took == "-" else _ran_for(took)]
-        return stacked(ago(job.finished_at, job.now), *lines)
+        known = job.known
+        enqueued = gettext("enqueued %(at)s") % {"at": distance(job.created_at, known.now)}
+        return stacked(ago(job.finished_at, known.now), enqueued, _ran_for(known.ran_s))
 
     @admin.display(description=_("due"))
     def due_at(self, job: Job) -> SafeString | str:
         """Show when the job is due, or was; one that waits for others, or has done so to its end, never is."""
         return "-" if job.run_at >= LATEST else exact(job.run_at, datetime.now(UTC))
-
-    @admin.display(description=_("claimed"))
-    def claimed(self, job: Any) -> SafeString | str:
-        """Show when the worker that has the job claimed it; it may have to wait for a thread."""
-        return exact(job.started_at, job.now) if job.state == str(JobState.RUNNING) else "-"
-
-    @admin.display(description=_("started"))
-    def started(self, job: Any) -> SafeString | str:
-        """Show when the run began that ended the job."""
-        return exact(job.started_at, job.now) if _ran(job) else "-"
-
-    @admin.display(description=_("ran for"))
-    def took(self, job: Any) -> str:
-        """Show how long the run took that ended the job."""
-        return _between(job.started_at, job.finished_at) if _ran(job) else "-"
-
-    @admin.display(description=_("waited in the worker"))
-    def waited(self, job: Any) -> str:
-        """Show how long the worker that claimed the job waited for a free thread before that run."""
-        if not _ran(job) or job.claimed_at is None:
-            return "-"
-        return _between(job.claimed_at, job.started_at)
-
-    @admin.display(description=_("attempts"))
-    def attempt_count(self, job: Job) -> str:
-        """Show how many of its attempts the job has used, or which one runs, and how often a worker of it died."""
-        if job.state == str(JobState.RUNNING):
-            said, number = gettext("attempt %(number)s of %(most)s"), job.attempts + 1
-        else:
-            number = job.attempts
-            said = ngettext("%(number)s of %(most)s attempt", "%(number)s of %(most)s attempts", job.max_attempts)
-        shown = said % {"number": f"{number:,}", "most": f"{job.max_attempts:,}"}
-        rescued = ngettext("rescued once", "rescued %(times)s times", job.rescues) % {"times": f"{job.rescues:,}"}
-        return f"{shown}, {rescued}" if job.rescues else shown
 
     @admin.display(description=_("runs in"))
     def process(self, job: Any) -> SafeString | str:
@@ -537,7 +466,7 @@ class JobAdmin(ActionAdmin):
     def _of_name(self, job: Any, **of: str) -> SafeString:
         """Link to the page of a task or queue; for staff of one store, to the jobs that share it."""
         [name] = of.values()
-        if not job.knows_all:
+        if not job.known.sees_all:
             return self.link_to_list(Job, name, **of)
         address = reverse("admin:salon_jobs_job_overview", current_app=self.admin_site.name)
         return format_html('<a href="{}?{}">{}</a>', address, urlencode(of), name)
@@ -547,15 +476,14 @@ class JobAdmin(ActionAdmin):
         return "-" if job.store_id is None else self.link_to_list(Job, store_name(job.store_id), store=job.store_id)
 
     @admin.display(description=_("attempts, newest first"))
-    def errors(self, job: Job) -> SafeString | str:
-        return format_attempts(job)
+    def errors(self, job: Any) -> SafeString | str:
+        return format_attempts(job.known, job.known.errors)
 
     @admin.display(description=_("steps"))
-    def steps(self, job: Job) -> SafeString | str:
+    def steps(self, job: Any) -> SafeString | str:
         """Show the last fifty steps that the job has committed, the latest first."""
-        rows = JobStep.objects.using(job._state.db).filter(job_id=job.pk).order_by("-committed_at", "-id")[:_SHOWN]
         lines: list[SafeString | str] = []
-        for step in rows:
+        for step in job.known.steps:
             took = gettext("took %(time)s") % {"time": _between(step.started_at, step.committed_at)}
             attempt = gettext("attempt %(number)s") % {"number": step.attempt}
             line: SafeString | str = f"{step} · {attempt} · {instant(step.committed_at)} · {took}"
@@ -571,7 +499,7 @@ class JobAdmin(ActionAdmin):
         return text(job.log) if job.log else "-"
 
     @admin.display(description=_("upcoming retries"))
-    def retries_ahead(self, job: Job) -> SafeString | str:
+    def retries_ahead(self, job: Any) -> SafeString | str:
         """Show when each next attempt becomes due, at the earliest and latest, if all before it fail at once.
 
         For a job that never failed they would be guesses.
@@ -579,7 +507,7 @@ class JobAdmin(ActionAdmin):
         if not job.attempts:
             return "-"
         lines: list[str] = []
-        for retry in (retries := search.retries_ahead(job, datetime.now(UTC))):
+        for retry in (retries := job.known.retries):
             times = {"first": instant(retry.earliest), "last": instant(retry.latest)}
             when = times["first"] if len({*times.values()}) == 1 else gettext("%(first)s to %(last)s") % times
             lines.append(f"{_attempt(retry.attempt)}: {when}")
@@ -602,34 +530,15 @@ class JobAdmin(ActionAdmin):
     @admin.display(description=_("enqueued by"))
     def origin(self, job: Any) -> SafeString | str:
         """Link to what added the job: a fan-out, the end of others that it follows, or the tick of a cron entry."""
-        if job.fan_out_id is not None:
-            return self.link(FanOutRecord, job.fan_out_id, gettext("fan-out %(id)s") % {"id": job.fan_out_id})
-        if (follows := job.follows) is not None:
-            shown = followed(follows)
-            if follows["fan_out"] is not None:
-                return self.link(FanOutRecord, follows["fan_out"], shown)
-            return self.link(Job, follows["first"], shown) if follows["jobs"] == 1 else shown
-        tick = tick_of(job, using=job._state.db or conf.reader_database)
-        if tick is None:
+        found: Origin | None = job.known.origin
+        if found is None:
             return "-"
-        entry = self.link(CronTick, tick.pk, gettext("cron entry %(name)s") % {"name": tick.entry})
-        return format_html(gettext("{entry} at {time}"), entry=entry, time=instant(tick.tick_at))
-
-    @admin.display(description=_("then"))
-    def then(self, job: Job) -> str:
-        """Show what is enqueued when this job and those enqueued with it have ended."""
-        if job.follow_up_id is None:
-            return "-"
-        waiting = FollowUp.objects.using(job._state.db).filter(pk=job.follow_up_id).first()
-        if waiting is None:
-            return gettext("its follow-up has been enqueued")
-        said = ngettext("%(task)s, after %(jobs)s more job", "%(task)s, after %(jobs)s more jobs", waiting.remaining)
-        return said % {"task": waiting.task, "jobs": f"{waiting.remaining:,}"}
+        return found.text if found.row is None else self.link(found.row[0], found.row[1], found.text)
 
     @admin.display(description=_("flow"))
-    def flow(self, job: Job) -> SafeString | str:
+    def flow(self, job: Any) -> SafeString | str:
         """Draw its flow: each job or group of jobs with its states, linked to its page or its list."""
-        found = stages_of(job, using=job._state.db or conf.reader_database)
+        found: Stages | None = job.known.flow
         if found is None:
             return "-"
         everything = self.link_to_list(Job, f"{found.name} #{found.flow_id}", flow=found.flow_id)
@@ -642,9 +551,9 @@ class JobAdmin(ActionAdmin):
         return format_html("<div>{}{}<p>{}</p></div>", everything, picture(found, address, _BADGES), found.left_out)
 
     @admin.display(description=_("order"))
-    def order(self, job: Job) -> SafeString | str:
+    def order(self, job: Any) -> SafeString | str:
         """Show whose turn it is among the jobs with its key, with a link, and how many wait before it and after it."""
-        place = place_in_order(job, using=job._state.db or conf.reader_database)
+        place: PlaceInOrder | None = job.known.order
         if place is None:
             return "-"
         lines: list[SafeString | str] = [*place.lines()]

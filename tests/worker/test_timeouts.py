@@ -20,10 +20,11 @@ from django.core.management import call_command
 from django.db import connection, connections, transaction
 
 from salon_jobs import Retry, Snooze, current_job
-from salon_jobs.admin import job as job_page
+from salon_jobs.admin.job import format_attempts
 from salon_jobs.core import tracing
 from salon_jobs.core.errors import Expired, Interrupted, OptionInvalid, TimedOut
 from salon_jobs.core.outcomes import NotStarted, Succeeded
+from salon_jobs.dashboard.jobs import job_page
 from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.models import Job
 from salon_jobs.worker import deadlines, ends, executor
@@ -339,7 +340,8 @@ def test_timeout_of_last_attempt(work: Work, limit_runs: LimitRuns) -> None:
     plain, as_json = StringIO(), StringIO()
     call_command("salon_jobs", "show", str(job_id), stdout=plain)
     call_command("salon_jobs", "show", str(job_id), "--json", stdout=as_json)
-    in_admin = job_page.format_attempts(Job.objects.get(pk=job_id))
+    page = job_page(Job.objects.get(pk=job_id), using="default")
+    in_admin = format_attempts(page, page.errors)
     for text in (plain.getvalue(), as_json.getvalue(), in_admin):
         assert "JOB.TIMED_OUT" in text
         assert "timed out after" in text

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,18 +11,13 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import Q
 
 from salon_jobs.core.records import JobState, StoreId
-from salon_jobs.core.units import duration, with_noun
-from salon_jobs.dashboard.labels import followed
-from salon_jobs.jobs import registry
-from salon_jobs.jobs.ordered import place_in_order
-from salon_jobs.jobs.search import JobCriteria, NextAttempt, find_jobs, progress_of, retries_ahead
-from salon_jobs.jobs.stages import stages_of
-from salon_jobs.jobs.waiting import due_in, waiting_reasons
+from salon_jobs.core.units import duration
+from salon_jobs.dashboard.jobs import JobPage, JobRow, job_page, job_rows, name_of, seconds_between
+from salon_jobs.jobs.search import JobCriteria, find_jobs
 from salon_jobs.management.arguments import add_options, row_or_uuid
 from salon_jobs.management.output import Console, colour_of, instant, when
 from salon_jobs.management.subcommands import Subcommand, VerbSubcommand
-from salon_jobs.models import FollowUp, Job, JobError, JobStep
-from salon_jobs.schedules.scheduler import tick_of
+from salon_jobs.models import Job
 from salon_jobs.tenancy.names import store_names
 from salon_jobs.verbs import verbs_of
 
@@ -52,71 +46,42 @@ class ListJobs(Subcommand):
         add_options(parser, "--task", "--queue", "--store", "--since", "--until", "--limit", "--json")
 
     def run(self, console: Console) -> None:
-        """Write the jobs; without queues if all are the default one, and without stores if there are none.
-
-        On a narrow screen these are below each row, so that the names of tasks have room.
-        """
+        """Write the jobs; on a narrow screen with queue and store below each row, so that names of tasks have room."""
         given = console.given("task", "queue", "error_class", "since", "until", store_id="store", job_key="key")
         criteria = JobCriteria(states=tuple(console["state"] or ()), **given)
         found = list(find_jobs(criteria, using=console.using).defer("payload", "trace", "log")[: console["limit"] + 1])
-        jobs: list[Any] = found[: console["limit"]]
-        now = datetime.now(UTC)
-        waiting = waiting_reasons(jobs, using=console.using, now=now, store_name=_name)
-        newest = JobError.objects.using(console.using).filter(job_id__in=[job.pk for job in jobs])
-        newest = newest.order_by("job_id", "-pk").distinct("job_id")
-        errors = {error.job_id: error for error in newest.only("job_id", "error_class", "message")}
-        columns: dict[str, list[object]] = {
-            "id": [job.pk for job in jobs],
-            "task": [job.task for job in jobs],
-            "state": [colour_of(job.timeliness) for job in jobs],
-            "when": [_when(job, now) for job in jobs],
-            "attempts": [f"{job.attempts}/{job.max_attempts}" for job in jobs],
-        }
-        places: dict[str, list[object]] = {}
-        if any(job.queue != _DEFAULT_QUEUE for job in jobs):
-            places["queue"] = [job.queue for job in jobs]
-        if not console["json"] and (stores := {job.store_id for job in jobs if job.store_id}):
-            names = store_names(stores)
-            places["store"] = [names.get(job.store_id) for job in jobs]
-        progress = progress_of(jobs, using=console.using)
-        details = [progress.get(job.pk) or _why(job, waiting, errors.get(job.pk), now) for job in jobs]
-        if console.is_narrow and places:
-            parts = zip(*places.values(), details, strict=True)
-            details = [
-                " · ".join(str(part) for part in each if part not in ("", None, _DEFAULT_QUEUE)) for each in parts
-            ]
-        else:
-            columns |= places
+        rows = job_rows(found[: console["limit"]], using=console.using)
+        names = {} if console["json"] else store_names({row.job.store_id for row in rows if row.job.store_id})
+        table: list[tuple[object, ...]] = [("id", "task", "state", "when", "attempts", "queue", "store", "why")]
+        for row in rows:
+            job = row.job
+            state, attempts = colour_of(job.timeliness), f"{job.attempts}/{job.max_attempts}"
+            queue = None if job.queue == _DEFAULT_QUEUE else job.queue
+            table.append((job.pk, job.task, state, _when(row), attempts, queue, names.get(job.store_id), _why(row)))
         described = [
-            {name: getattr(job, name) for name in _COLUMNS}
-            | {"error": errors[job.pk].message if job.pk in errors else None, "waiting": waiting.get(job.pk)}
-            | {"progress": progress.get(job.pk)}
-            for job in jobs
+            {name: getattr(row.job, name) for name in _COLUMNS}
+            | {"error": row.last_error and row.last_error.message, "waiting": row.waiting}
+            | {"progress": row.progress or None}
+            for row in rows
         ]
-        table = [list(columns), *zip(*columns.values(), strict=True)]
-        console.listing(described, table, "no job matches", details=details, detail="why")
-        console.note_more(len(jobs), len(found))
+        console.listing(described, table, "no job matches", below=("queue", "store"))
+        console.note_more(len(rows), len(found))
 
 
-def _when(job: Any, now: datetime) -> str:
+def _when(row: JobRow) -> str:
     """Return the age that matters most in the job's state."""
-    if job.state == JobState.RUNNING and job.started_at is not None:
-        return f"for {duration((now - job.started_at).total_seconds())}"
+    job = row.job
+    if row.claimed_at is not None:
+        return f"for {duration(seconds_between(row.claimed_at, row.now))}"
     if job.state == JobState.QUEUED and not job.is_held:
-        return when(job.run_at, now)
-    return when(job.finished_at or job.created_at, now)
+        return when(job.run_at, row.now)
+    return when(job.finished_at or job.created_at, row.now)
 
 
-def _why(job: Any, waiting: Mapping[int, str], last: JobError | None, now: datetime) -> str:
-    """Return why the job waits or failed, beyond what the columns show."""
-    waits = waiting.get(job.pk, "")
-    parts = [f"waiting: {waits}"] if waits and waits != due_in(job, now) else []
-    if job.state == JobState.CANCELLED and job.reason:
-        parts.append(job.reason)
-    elif (job.error_class or last is not None) and job.state != JobState.SUCCEEDED:
-        error_class, message = (job.error_class, "") if last is None else (last.error_class, last.message)
-        parts.append(": ".join(part for part in (error_class.rpartition(".")[2], message) if part))
-    return "; ".join(parts)
+def _why(row: JobRow) -> str:
+    """Return why the job waits, beyond what the columns show, how far it is, and why it failed or was cancelled."""
+    waits = f"waiting: {row.waiting}" if row.waiting and not row.is_only_early else ""
+    return "; ".join(filter(None, (waits, row.progress, row.trouble)))
 
 
 class ShowJob(Subcommand):
@@ -131,112 +96,106 @@ class ShowJob(Subcommand):
 
     def run(self, console: Console) -> None:
         """Write the job. Raises CommandError when it does not exist."""
-        using, now = console.using, datetime.now(UTC)
+        using = console.using
         column = "public_id" if isinstance(console["id"], UUID) else "pk"
         job: Any = Job.objects.using(using).filter(**{column: console["id"]}).first()
         if job is None:
             raise CommandError(
                 f"there is no job {console['id']}; jobs that succeed are deleted unless RETAIN_SUCCEEDED keeps them"
             )
-        tick: Any = tick_of(job, using=using)
-        rows = JobError.objects.using(using).filter(job_id=job.pk).order_by("pk")
-        errors = list(rows.values("attempt", "error_class", "code", "message", "traceback", "log", "occurred_at"))
-        steps = list(JobStep.objects.using(using).filter(job_id=job.pk).order_by("committed_at", "pk"))
-        then = FollowUp.objects.using(using).filter(pk=job.follow_up_id or 0).values("task", "remaining").first()
-        of_flow, place = stages_of(job, using=using), place_in_order(job, using=using)
-        payload = registry.visible(job.task, job.payload)
-        ahead = retries_ahead(job, now)
-        waits = waiting_reasons([job], using=using, now=now, store_name=_name).get(job.pk)
-        progress = progress_of([job], using=using).get(job.pk)
-        fields = {field.attname: getattr(job, field.attname) for field in Job._meta.concrete_fields}
-        more = {
+        page = job_page(job, using=using)
+        payload, flow, order, tick, then = page.payload, page.flow, page.order, page.tick, page.follow_up
+        known = {
+            **{field.attname: getattr(job, field.attname) for field in Job._meta.concrete_fields},
             "payload": payload,
             "cron_entry": tick and tick.entry,
-            "follow_up": then,
-            "flow": of_flow and of_flow.as_json(),
-            "order": place and place._asdict(),
-            "waiting": waits,
-            "progress": progress,
+            "follow_up": then and {"task": then.task, "remaining": then.remaining},
+            "flow": flow and flow.as_json(),
+            "order": order and order._asdict(),
+            "waiting": page.waiting,
+            "progress": page.progress or None,
+            "steps": [{name: getattr(step, name) for name in _STEP} for step in reversed(page.steps)],
+            "retries_ahead": list(map(asdict, page.retries)),
+            "errors": [{name: getattr(error, name) for name in _ERROR} for error in reversed(page.errors)],
         }
-        shown = [("its flow", "\n".join(of_flow.lines()))] if of_flow else []
-        done = [f"{step} · attempt {step.attempt} · {instant(step.committed_at)}" for step in steps[-_STEPS:]]
-        shown += [("steps, the last ones", "\n".join(done))] if done else []
-        text_before = ""
-        for error in reversed(errors):
-            code = f" ({error['code']})" if error["code"] else ""
-            head = f"attempt {error['attempt']} failed at {instant(error['occurred_at'])}{code}"
-            text = error["traceback"] or ": ".join((error["error_class"].rpartition(".")[2], error["message"]))
-            shown.append((head, "the same error as above" if text == text_before else text))
-            text_before = text
-            shown += [("it logged", error["log"])] if error["log"] else []
-        waited = None if job.claimed_at is None or job.started_at is None else job.started_at - job.claimed_at
-        is_running = job.state == JobState.RUNNING
         console.page(
-            {
-                **fields,
-                **more,
-                "steps": [{name: getattr(step, name) for name in _STEP} for step in steps],
-                "retries_ahead": list(map(asdict, ahead)),
-                "errors": errors,
-            },
+            known,
             f"job {job.pk} {job.task}",
             job.timeliness,
             notes=[
-                ("waiting", waits or "", "yellow"),
-                ("progress", progress or "", "cyan"),
-                ("reason", job.reason if job.state == JobState.CANCELLED else "", "yellow"),
+                ("waiting", page.waiting or "", "yellow"),
+                ("progress", page.progress, "cyan"),
+                ("outcome", page.outcome, "yellow"),
                 # Only its name: the error itself follows below.
-                ("error", errors[-1]["error_class"].rpartition(".")[2] if errors else "", "red"),
+                ("error", page.errors[0].error_class.rpartition(".")[2] if page.errors else "", "red"),
             ],
             facts={
                 "queue": job.queue,
                 "store": job.store_id and _named(job.store_id),
-                "attempts": f"{job.attempts} of {job.max_attempts}",
+                "attempts": page.attempts,
                 "priority": job.priority or None,
                 "enqueued": job.created_at,
                 "due": job.run_at if job.state == JobState.QUEUED and not job.is_held else None,
-                "claimed" if is_running else "started": job.started_at,
-                "waited in the worker": None if waited is None or is_running else duration(waited.total_seconds()),
+                "claimed": page.claimed_at,
+                "started": page.began_at,
+                "ran for": None if page.ran_s is None else duration(page.ran_s),
+                "waited in the worker": None if page.waited_s is None else duration(page.waited_s),
                 "ended": job.finished_at,
                 "cancellation requested": job.cancel_requested_at,
                 "expires": job.expires_at,
                 "key": job.job_key,
                 "concurrency key": job.concurrency_key,
-                "cron entry": tick and tick.entry,
-                "fan-out": job.fan_out_id,
-                "enqueued by": job.follows and followed(job.follows),
-                "then": then and f"{then['task']}, after {with_noun(then['remaining'], 'more job')}",
-                "flow": of_flow and f"{of_flow.name} #{of_flow.flow_id}",
-                "order": place and "; ".join(place.lines()),
-                "rescues": job.rescues or None,
-                "next attempts": _retries(ahead, now) if job.attempts else None,
+                "enqueued by": page.origin and page.origin.text,
+                "then": page.then,
+                "flow": flow and f"{flow.name} #{flow.flow_id}",
+                "order": order and "; ".join(order.lines()),
+                "next attempts": _retries(page) if job.attempts else None,
             },
             content={"payload": payload or "{}"},
-            below=shown + ([("it logged", job.log)] if job.log else []),
+            below=list(_texts(page)),
         )
 
 
-def _name(store: StoreId) -> str:
-    return store_names({store})[store]
+def _texts(page: JobPage) -> Iterator[tuple[str, str]]:
+    """Yield what follows the facts: the flow, the last steps in their order, and the errors and logs of attempts."""
+    if page.flow:
+        yield "its flow", "\n".join(page.flow.lines())
+    if steps := page.steps[:_STEPS]:
+        done = [f"{step} · attempt {step.attempt} · {instant(step.committed_at)}" for step in reversed(steps)]
+        yield "steps, the last ones", "\n".join(done)
+    text_before = ""
+    for error in page.errors:
+        code = f" ({error.code})" if error.code else ""
+        text = error.traceback or ": ".join((error.error_class.rpartition(".")[2], error.message))
+        yield (
+            f"attempt {error.attempt} failed at {instant(error.occurred_at)}{code}",
+            "the same error as above" if text == text_before else text,
+        )
+        text_before = text
+        if error.log:
+            yield "it logged", error.log
+    if page.job.log:
+        yield "it logged", page.job.log
 
 
 def _named(store: StoreId) -> str:
-    name = _name(store)
+    name = name_of(store)
     return name if name == str(store) else f"{name} ({store})"
 
 
 _NEXT: Final = 3
 _STEPS: Final = 50
+_ERROR: Final = ("attempt", "error_class", "code", "message", "traceback", "log", "occurred_at")
 _STEP: Final = ("name", "attempt", "position", "ended", "started_at", "committed_at")
 
 
-def _retries(ahead: Sequence[NextAttempt], now: datetime) -> str:
+def _retries(page: JobPage) -> str:
     """Return when the next attempts become due if each fails at once."""
     times: list[str] = []
-    for retry in ahead[:_NEXT]:
-        earliest, latest = when(retry.earliest, now), when(max(retry.earliest, retry.latest), now)
+    for retry in page.retries[:_NEXT]:
+        earliest, latest = when(retry.earliest, page.now), when(max(retry.earliest, retry.latest), page.now)
         times.append(earliest if earliest == latest else f"{earliest} to {latest.removeprefix('in ')}")
-    return ", ".join(times) + (", …" if len(ahead) > _NEXT else "")
+    return ", ".join(times) + (", …" if len(page.retries) > _NEXT else "")
 
 
 class ChangeJobs(VerbSubcommand):

@@ -1,0 +1,245 @@
+"""What is known of jobs, for the admin's lists and pages and for ``salon_jobs list`` and ``show``, which lay it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from django.db.models import Model, QuerySet
+from django.utils.translation import gettext, gettext_noop, ngettext
+
+from salon_jobs.core.records import JobState, StoreId
+from salon_jobs.dashboard.labels import followed, instant
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.ordered import PlaceInOrder, place_in_order
+from salon_jobs.jobs.search import NextAttempt, progress_of, retries_ahead
+from salon_jobs.jobs.stages import Stages, stages_of
+from salon_jobs.jobs.waiting import due_in, waiting_reasons
+from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobStep
+from salon_jobs.schedules.scheduler import tick_of
+from salon_jobs.tenancy.names import store_names
+
+# Reasons of ended jobs, in words; those of operators with what the admin's log says.
+BY_OPERATORS: Final = {"cancelled": "cancelled", "discarded: by an operator": "discarded"}
+_OUTCOMES: Final = {
+    **BY_OPERATORS,
+    "not_retried": gettext_noop("failed with an error that is not retried"),
+    "process_died": gettext_noop("failed, since its processes died"),
+    "superseded": gettext_noop("cancelled, since a newer job has its key"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One job of a list, as it was ``now``.
+
+    ``waiting`` is why it does not run: None unless it is queued, "" if it only waits for its turn. Readers of one store
+    (not ``sees_all``) learn only when it is due, since limits and workers belong to no store.
+    """
+
+    job: Any
+    now: datetime
+    sees_all: bool
+    waiting: str | None
+    progress: str
+    last_error: JobError | None
+
+    @property
+    def attempts(self) -> str:
+        """How many of its attempts the job has used, or which one runs, and how often a worker of it died."""
+        job = self.job
+        if job.state == JobState.RUNNING:
+            said, number = gettext("attempt %(number)s of %(most)s"), job.attempts + 1
+        else:
+            number = job.attempts
+            said = ngettext("%(number)s of %(most)s attempt", "%(number)s of %(most)s attempts", job.max_attempts)
+        shown = said % {"number": f"{number:,}", "most": f"{job.max_attempts:,}"}
+        rescued = ngettext("rescued once", "rescued %(times)s times", job.rescues) % {"times": f"{job.rescues:,}"}
+        return f"{shown}, {rescued}" if job.rescues else shown
+
+    @property
+    def error(self) -> str:
+        """Its newest error without its traceback."""
+        last = self.last_error
+        error_class, message = (self.job.error_class, "") if last is None else (last.error_class, last.message)
+        return ": ".join(part for part in ((error_class or "").rpartition(".")[2], message) if part)
+
+    @property
+    def outcome(self) -> str:
+        """The reason why it failed or was cancelled, in words."""
+        job = self.job
+        if job.state not in (JobState.FAILED, JobState.CANCELLED):
+            return ""
+        if job.reason == "attempts_exhausted":
+            said = ngettext("failed after its only attempt", "failed after all %(attempts)s attempts", job.max_attempts)
+            return said % {"attempts": f"{job.max_attempts:,}"}
+        said = _in_words(job.reason)
+        if job.reason in BY_OPERATORS:
+            return gettext("%(done)s, %(at)s") % {"done": said, "at": instant(job.finished_at)}
+        return said
+
+    @property
+    def trouble(self) -> str:
+        """Why it failed, perhaps before the attempt that runs, or why it was cancelled; "" of one that succeeded."""
+        job = self.job
+        if job.state == JobState.CANCELLED:
+            return _in_words(job.reason)
+        if job.state == JobState.SUCCEEDED or not self.error:
+            return ""
+        is_running = job.state == JobState.RUNNING
+        return gettext("before: %(error)s") % {"error": self.error} if is_running else self.error
+
+    @property
+    def is_only_early(self) -> bool:
+        """Whether nothing but its time keeps a queued job from running."""
+        return bool(self.waiting) and self.waiting == due_in(self.job, self.now)
+
+    @property
+    def claimed_at(self) -> datetime | None:
+        """When the worker claimed the job that has it now; it may have to wait for a thread."""
+        return self.job.started_at if self.job.state == JobState.RUNNING else None
+
+    @property
+    def began_at(self) -> datetime | None:
+        """When the run began that ended the job, if one did: those of dead processes have not."""
+        job = self.job
+        has_run = job.state in (JobState.SUCCEEDED, JobState.FAILED) and job.reason != "process_died"
+        return job.started_at if has_run else None
+
+    @property
+    def ran_s(self) -> float | None:
+        """How long that run took."""
+        return None if self.began_at is None else seconds_between(self.began_at, self.job.finished_at)
+
+    @property
+    def waited_s(self) -> float | None:
+        """How long the worker that claimed the job waited for a free thread before that run."""
+        claimed, began = self.job.claimed_at, self.began_at
+        return None if began is None or claimed is None else seconds_between(claimed, began)
+
+
+class Origin(NamedTuple):
+    """What enqueued a job, with the row that this names, if it is a single one."""
+
+    text: str
+    row: tuple[type[Model], int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage(JobRow):
+    """Everything known of one job: errors and steps with the newest first, and what it has to do with other jobs.
+
+    For readers of one store there is neither a tick nor a follow-up.
+    """
+
+    errors: Sequence[JobError]
+    steps: Sequence[JobStep]
+    tick: CronTick | None
+    follow_up: FollowUp | None
+    flow: Stages | None
+    order: PlaceInOrder | None
+
+    @property
+    def payload(self) -> Any:
+        """The arguments, as far as they may be shown."""
+        return registry.visible(self.job.task, self.job.payload)
+
+    @property
+    def retries(self) -> list[NextAttempt]:
+        """When the next attempts become due, if those before them fail at once."""
+        return retries_ahead(self.job, self.now)
+
+    @property
+    def origin(self) -> Origin | None:
+        """A fan-out, the end of other jobs that it follows, or the tick of a cron entry."""
+        job, follows = self.job, self.job.follows
+        if job.fan_out_id is not None:
+            text = gettext("fan-out %(id)s") % {"id": job.fan_out_id}
+            return Origin(text, (FanOutRecord, job.fan_out_id))
+        if follows is not None:
+            if follows["fan_out"] is not None:
+                return Origin(followed(follows), (FanOutRecord, follows["fan_out"]))
+            return Origin(followed(follows), (Job, follows["first"]) if follows["jobs"] == 1 else None)
+        if self.tick is None:
+            return None
+        tick = {"name": self.tick.entry, "time": instant(self.tick.tick_at)}
+        return Origin(gettext("cron entry %(name)s at %(time)s") % tick, (CronTick, self.tick.pk))
+
+    @property
+    def then(self) -> str:
+        """What is enqueued when this job and those enqueued with it have ended."""
+        if self.job.follow_up_id is None:
+            return ""
+        if self.follow_up is None:
+            return gettext("its follow-up has been enqueued")
+        remaining = self.follow_up.remaining
+        said = ngettext("%(task)s, after %(jobs)s more job", "%(task)s, after %(jobs)s more jobs", remaining)
+        return said % {"task": self.follow_up.task, "jobs": f"{remaining:,}"}
+
+
+def job_rows(jobs: Iterable[Any], *, using: str, sees_all: bool = True) -> list[JobRow]:
+    """Read what a list shows of these jobs, in five queries at most. Role: operator, worker; web for its store."""
+    jobs, now = list(jobs), datetime.now(UTC)
+    tried = [job.pk for job in jobs if job.attempts or job.rescues or job.state == JobState.FAILED]
+    newest = JobError.objects.using(using).filter(job_id__in=tried).order_by("job_id", "-pk").distinct("job_id")
+    errors = {error.job_id: error for error in newest.only("job_id", "error_class", "message")} if tried else {}
+    waiting = _waiting(jobs, now, sees_all, using)
+    progress = progress_of(jobs, using=using)
+    return [
+        JobRow(job, now, sees_all, waiting.get(job.pk), progress.get(job.pk, ""), errors.get(job.pk)) for job in jobs
+    ]
+
+
+def job_page(job: Any, *, using: str, sees_all: bool = True, most: int | None = None) -> JobPage:
+    """Read everything known of a job, with ``most`` errors and steps. Role: operator, worker; web for its store."""
+    now = datetime.now(UTC)
+    errors = list(errors_of(job, using=using)[:most])
+    steps = JobStep.objects.using(using).filter(job_id=job.pk).order_by("-committed_at", "-pk")[:most]
+    follow_up = None
+    if sees_all and job.follow_up_id is not None:
+        follow_up = FollowUp.objects.using(using).filter(pk=job.follow_up_id).only("task", "remaining").first()
+    return JobPage(
+        job,
+        now,
+        sees_all,
+        _waiting([job], now, sees_all, using).get(job.pk),
+        progress_of([job], using=using).get(job.pk, ""),
+        errors[0] if errors else None,
+        errors,
+        list(steps),
+        tick_of(job, using=using) if sees_all else None,
+        follow_up,
+        stages_of(job, using=using),
+        place_in_order(job, using=using),
+    )
+
+
+def errors_of(job: Any, *, using: str) -> QuerySet[JobError]:
+    """Return a job's errors, newest first, without those of a running attempt.
+
+    Such a one has ended since the job was read: the state would contradict its error.
+    """
+    rows = JobError.objects.using(using).filter(job_id=job.pk).order_by("-pk")
+    return rows.filter(attempt__lte=job.attempts) if job.state == JobState.RUNNING else rows
+
+
+def _in_words(reason: str) -> str:
+    return gettext(_OUTCOMES.get(reason, reason)) if reason else ""
+
+
+def seconds_between(first: datetime, last: datetime) -> float:
+    """Return how long after ``first`` ``last`` is: no less than nothing, whatever the clocks."""
+    return max(0.0, (last - first).total_seconds())
+
+
+def name_of(store: StoreId) -> str:
+    """Return a store's name, or its ID if this process cannot read the name."""
+    return store_names({store})[store]
+
+
+def _waiting(jobs: Sequence[Any], now: datetime, sees_all: bool, using: str) -> dict[int, str]:
+    if sees_all:
+        return waiting_reasons(jobs, using=using, now=now, store_name=name_of)
+    return {job.pk: due_in(job, now) for job in jobs if job.state == JobState.QUEUED}
