@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -56,6 +56,7 @@ _HEADS: Final = {
     "message_id": "message",
     "retry_count": "failed attempts",
 }
+_EMPTY: Final = (None, "", 0)
 _COLOURS: Final = {
     "running": "blue",
     "succeeded": "green",
@@ -238,25 +239,35 @@ class Console:
         """Write the result: the text, or the value as JSON."""
         self.out.write(_json(value) if self["json"] else printable(text))
 
-    def listing(self, value: object, rows: Sequence[Sequence[object]], nothing: str, **more: Any) -> None:
-        """Write a table of the rows below the first, or the value as JSON; without rows, note ``nothing``."""
+    def listing(
+        self,
+        value: object,
+        rows: Sequence[Sequence[object]],
+        nothing: str,
+        *,
+        below: Collection[str] = (),
+        only_wide: Collection[str] = (),
+    ) -> None:
+        """Write the rows below the first as a table, or the value as JSON; without any, note ``nothing``.
+
+        Columns without a value are left out. The last may be "why": on a terminal it has room below each row. A narrow
+        one shows the columns ``below`` there, too, and none that are ``only_wide``.
+        """
         if self["json"]:
             self.out.write(_json(value))
-        elif len(rows) > 1:
-            self.table(rows, **more)
-        else:
+            return
+        if len(rows) == 1:
             self.note(nothing)
-
-    def table(self, rows: Sequence[Sequence[object]], details: Sequence[str] = (), *, detail: str = "") -> None:
-        """Write a table, perhaps with a detail of each row, such as its last error.
-
-        On a terminal the detail is below the row; elsewhere it is the last column, so that each row is a line for
-        ``grep``.
-        """
-        is_below = self.screen.is_terminal
-        if any(details) and not is_below:
-            rows = [[*row, text] for row, text in zip(rows, [detail, *details], strict=True)]
-        self.write(Listing(rows, details if is_below else ()))
+            return
+        beneath = {*(below if self.is_narrow else ()), *(["why"] if self.screen.is_terminal else ())}
+        left_out = {*(only_wide if self.is_narrow else ())}
+        filled = [
+            [head, *column] for head, *column in zip(*rows, strict=True) if any(each not in _EMPTY for each in column)
+        ]
+        above = [column for column in filled if column[0] not in beneath | left_out]
+        texts = zip(*(column[1:] for column in filled if column[0] in beneath), strict=True)
+        details = [" · ".join(str(text) for text in row if text not in _EMPTY) for row in texts]
+        self.write(Listing([*zip(*above, strict=True)], details))
 
     def rows(
         self,
@@ -271,26 +282,20 @@ class Console:
     ) -> int:
         """Write the first ``--limit`` rows; return how many.
 
-        The table leaves out columns without any value. On a terminal it has the column ``detail`` below each row, after
-        why the row waits, which ``waiting`` returns for each ("" if it does not); on a narrow one, after the columns
-        ``below``.
+        The column ``detail`` tells why, after what ``waiting`` returns for each row ("" if it does not wait).
         """
         found = list(rows.values(*columns, *only_in_json)[: self["limit"] + 1])
         listed = found[: self["limit"]]
         if waiting is not None:
             for row, waits in zip(listed, waiting(listed), strict=True):
                 row["waiting"] = waits
-        hidden = {detail, *(below if self.is_narrow else ())}
-        filled = {name for name in columns if any(row[name] not in (None, "", 0) for row in listed)}
-        shown = [name for name in columns if name in filled - hidden]
-        head = [_HEADS.get(name, name.removesuffix("_at")) for name in shown]
-        cells = [[colour_of(row[name]) if name == "status" else row[name] for name in shown] for row in listed]
-        details: list[str] = []
+        names = [name for name in columns if name != detail]
+        table: list[list[object]] = [[*(_HEADS.get(name, name.removesuffix("_at")) for name in names), "why"]]
         for row in listed:
             waits = f"waiting: {row['waiting']}" if row.get("waiting") else ""
-            why = "; ".join(part for part in (waits, row[detail]) if part)
-            details.append(" · ".join(filter(None, (*(row[name] for name in below if name in hidden), why))))
-        self.listing(listed, [head, *cells], nothing, details=details, detail=detail if waiting is None else "why")
+            cells = [colour_of(row[name]) if name == "status" else row[name] for name in names]
+            table.append([*cells, "; ".join(filter(None, (waits, row[detail])))])
+        self.listing(listed, table, nothing, below=[_HEADS.get(name, name) for name in below])
         self.note_more(len(listed), len(found))
         return len(listed)
 

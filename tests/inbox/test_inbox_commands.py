@@ -64,7 +64,7 @@ def statuses() -> list[str]:
 
 def test_list_shows_what_waits(waiting: list[int]) -> None:
     out, _ = run()
-    head = ["message", "id", "consumer", "event", "code", "deliveries", "received", "status", "reason"]
+    head = ["message", "id", "consumer", "event", "code", "deliveries", "received", "status", "why"]
     assert out.splitlines()[0].split() == head
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["m1", "m2", "m3"]
     assert [each["message_id"] for each in json.loads(run("list", "--consumer", "notes", "--json")[0])] == ["m3"]

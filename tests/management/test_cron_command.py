@@ -58,7 +58,7 @@ def test_list_shows_schedule_and_result() -> None:
     change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly'), ('former')")
     change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', %s, %s)", tick, failed)
     head, former, nightly = run("cron", "list")[0].splitlines()
-    assert head.split() == ["entry", "schedule", "zone", "next", "last", "result", "note"]
+    assert head.split() == ["entry", "schedule", "zone", "next", "last", "result", "why"]
     assert former.split()[:4] == ["former", "not", "declared", "here"]
     assert "30 3 * * *" in nightly
     assert nightly.endswith("2 h ago  failed       failed: its last attempt failed")

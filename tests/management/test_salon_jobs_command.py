@@ -92,9 +92,9 @@ def test_web_role_is_refused(database: None, settings: Any) -> None:
 def test_tasks_lists_what_is_declared() -> None:
     out, _ = run("tasks")
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
-    assert lines["task"] == ["queue", "attempts", "timeout", "of", "a", "store", "declared"]
-    assert lines["test-store"] == ["default", "3", "-", "yes", "tests.tasks.in_store"]
-    assert lines["test-flow"] == ["default", "1", "-", "-", "tests.tasks.in_flow"]
+    assert lines["task"] == ["queue", "attempts", "of", "a", "store", "declared"], "none has a timeout"
+    assert lines["test-store"] == ["default", "3", "yes", "tests.tasks.in_store"]
+    assert lines["test-flow"] == ["default", "1", "-", "tests.tasks.in_flow"]
     listed = {each["task"]: each for each in json.loads(run("tasks", "--json")[0])}
     assert list(listed) == sorted(listed)
     assert listed["test-flow"] == {

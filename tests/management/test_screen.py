@@ -90,9 +90,9 @@ def test_tables_fit_eighty_columns(process_id: int, stores: list[UUID]) -> None:
     limits.pause(store_id=stores[0], by="dana")
     entry = "cleanup-expired-operator-invitations"
     whole = {
-        "inbox": "ENVELOPE.INVALID · reservation.confirmed · no event",
+        "inbox": "reservation.confirmed · ENVELOPE.INVALID · no event",
         "limit": "    Salon 0; paused by dana since",
-        "messages list": "    made · ",
+        "messages list": " · made · SNS.FAILED",
         "cron list": f"\n{entry} ",
     }
     commands = (*whole, "list", "stats", "messages parked", "top --once")
@@ -141,7 +141,8 @@ def test_list_show_and_top_give_reasons_early(process_id: int, stores: list[UUID
     assert whole.startswith("mail · Salon 0 · waiting: no task 'expire-tentative-reservations-for-store' is declared")
     assert "queue mail is paused" in whole
 
-    assert shown.splitlines()[:2] == [f"job {failed_id} charge-card failed", "error: CardError"]
+    outcome = "outcome: failed with an error that is not retried"
+    assert shown.splitlines()[:3] == [f"job {failed_id} charge-card failed", outcome, "error: CardError"]
     assert shown.index("attempt 3 failed at") < shown.index("attempt 2 failed at") < shown.index("attempt 1 failed at")
     assert "3 of 3" in shown
     assert "2 h ago" in shown

@@ -57,19 +57,16 @@ class Cron(Subcommand):
         if name is not None:
             raise CommandError("cron list takes no name")
         declared = {entry.name: entry for entry in cron_entries.all()}
-        is_narrow = console.is_narrow
         described: list[dict[str, Any]] = []
-        rows: list[tuple[object, ...]] = [("entry", "schedule", "zone", "next", "last", "result")]
-        details: list[str] = []
+        rows: list[tuple[object, ...]] = [("entry", "schedule", "zone", "next", "last", "result", "why")]
         for each in cron(using=console.using):
             entry = declared.get(each.name)
             described.append({**asdict(each), "task": entry and entry.task_name})
             result = Text("failed", "red") if each.failed else became_of(each.result)
             line = each.schedule or "not declared here"
-            rows.append((each.name, line, each.timezone, each.next_at, each.last_tick or "never", result))
             # A narrow screen has no column for results: those worth noting are below their rows.
             is_usual = each.last_tick is None or each.result.startswith(("queued", "running", "succeeded"))
-            noted = became_of(each.result) if each.failed or (is_narrow and not is_usual) else ""
-            details.append("; ".join(filter(None, (each.override and f"{line} {each.override}", each.invalid, noted))))
-        table = [row[:-1] for row in rows] if is_narrow else rows
-        console.listing(described, table, "no cron entry is declared", details=details, detail="note")
+            noted = became_of(each.result) if each.failed or (console.is_narrow and not is_usual) else ""
+            why = "; ".join(filter(None, (each.override and f"{line} {each.override}", each.invalid, noted)))
+            rows.append((each.name, line, each.timezone, each.next_at, each.last_tick or "never", result, why))
+        console.listing(described, rows, "no cron entry is declared", only_wide=("result",))

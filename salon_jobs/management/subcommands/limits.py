@@ -62,19 +62,18 @@ class SetLimits(Subcommand):
             raise CommandError("nothing to limit: pass --queue, --task (with --key) or --store")
         if values:
             limits.limit(**scope, **values, using=console.using)
-        rows: list[Sequence[object]] = [("limit", "paused", "at once", "rate", "declared")]
-        details: list[str] = []
+        rows: list[Sequence[object]] = [("limit", "paused", "at once", "rate", "declared", "why")]
         listed = limits.list_limits(using=console.using)
         for limit in listed:
             paused = Text("yes", "yellow") if limit.paused else None
             most, declared = (None if n is None else f"{n:,}" for n in (limit.max_concurrency, limit.declared))
-            rows.append((f"{limit.kind} {limit.name}", paused, most, limit.rate and short_rate(limit.rate), declared))
+            rate = limit.rate and short_rate(limit.rate)
             is_store = limit.kind == "store" and limit.name != "*"
             name = store_names([store_key().parse(limit.name)]).popitem()[1] if is_store else limit.name
             why = pause_of(limit) if limit.paused and (limit.paused_by or limit.paused_at) else ""
-            details.append("; ".join(part for part in (name if name != limit.name else "", why) if part))
-        nothing = "no limit is set or declared"
-        console.listing(list(map(asdict, listed)), rows, nothing, details=details, detail="why")
+            why = "; ".join(part for part in (name if name != limit.name else "", why) if part)
+            rows.append((f"{limit.kind} {limit.name}", paused, most, rate, declared, why))
+        console.listing(list(map(asdict, listed)), rows, "no limit is set or declared")
 
 
 class Pause(VerbSubcommand):

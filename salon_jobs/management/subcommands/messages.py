@@ -314,7 +314,7 @@ class ShowGate(Subcommand):
         for each in state.holders:
             pid, since = each.pid or "prepared transaction", each.since or "not visible"
             rows.append((pid, each.role, each.application, since, each.state))
-        console.table(rows)
+        console.listing([], rows, "")
         behind = f"{state.behind:,} or more" if state.behind == COUNTED else f"{state.behind:,}"
         console.write(f"messages are relayed up to {state.bound}; committed and waiting behind that: {behind}")
 

@@ -44,9 +44,8 @@ class Stats(Subcommand):
             for each in totals(console["last"], using=console.using)
             if console["task"] is None or each.task in console["task"]
         ]
-        shown = [n for n, name in enumerate(_HEAD) if not (console.is_narrow and name in _ONLY_WIDE)]
-        table = [[cells[n] for n in shown] for cells in (_HEAD, *map(_cells, rows))]
-        console.listing(list(map(described, rows)), table, "no run is counted in this period")
+        table, nothing = [_HEAD, *map(_cells, rows)], "no run is counted in this period"
+        console.listing(list(map(described, rows)), table, nothing, only_wide=_ONLY_WIDE)
         if not console["json"]:
             counted = timezone.localtime(counted_until())
             console.note(f"counted up to {counted:%H:%M:%S %Z}: workers add their runs every {FLUSH_EVERY_S:g} s")

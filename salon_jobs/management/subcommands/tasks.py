@@ -32,5 +32,4 @@ class Tasks(Subcommand):
             store = "yes" if each.is_store_task else None
             rows.append((each.task, each.queue, each.max_attempts, timeout, store, each.declared))
         # A narrow screen has no room for the paths.
-        table = [row[:-1] for row in rows] if console.is_narrow else rows
-        console.listing(list(map(asdict, listed)), table, "no task is declared")
+        console.listing(list(map(asdict, listed)), rows, "no task is declared", only_wide=("declared",))
