@@ -13,7 +13,10 @@ class Extension:
     """Base of what a feature keeps of one run, such as its steps, or the lines that it logged: one of each class."""
 
     def close(self) -> None:
-        """Let go of what must not outlive the handler, which has ended; most have nothing of that kind."""
+        """Let go of what must not outlive the handler, which has ended; most have nothing of that kind.
+
+        After a coroutine it is called on the event loop, where nothing may talk to the database.
+        """
 
 
 class Extensible:

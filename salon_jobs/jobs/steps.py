@@ -94,9 +94,13 @@ class Steps(Extension):
         return loop
 
     def close(self) -> None:
-        """Roll back the element of a loop that an error has left while something still refers to the loop."""
-        for loop in list(self._loops):
-            loop.close()
+        """Roll back the element of a loop that an error has left while something still refers to the loop.
+
+        One that a coroutine's thread has left is rolled back at the end of its turn: here is no such thread.
+        """
+        if not _is_on_event_loop():
+            for loop in list(self._loops):
+                loop.close()
 
     def _loop(self, name: str, elements: Any) -> Generator[Any]:
         self._refuse_loop()
@@ -187,11 +191,16 @@ class Steps(Extension):
 
     @staticmethod
     def _refuse_loop() -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return
-        raise StepInvalid("a coroutine awaits job.astep(…), which has no job.step(…) and no job.cursor(…)")
+        if _is_on_event_loop():
+            raise StepInvalid("a coroutine awaits job.astep(…), which has no job.step(…) and no job.cursor(…)")
+
+
+def _is_on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _annotation(step: str, function: Callable[..., Any], *, of_argument: bool = False) -> Any:

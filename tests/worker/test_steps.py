@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import transaction
 from django.db.utils import DatabaseError
 from django.test import TestCase
@@ -455,6 +456,33 @@ def test_coroutine_awaits_steps(work: Work) -> None:
     assert sorted(seen(STEPS)) == [("ask", '"A"', None, True, 1), ("write", "null", None, True, 1)]
     assert isinstance(work.again(), Succeeded)
     assert (calls, written()) == (["a"], ["written"])
+
+
+@pytest.mark.parametrize("holds", [False, True], ids=["in the loop", "in a variable"])
+def test_error_in_loop_on_coroutines_thread(work: Work, holds: bool) -> None:
+    """The turn of that thread rolls the element back, since the event loop must not talk to the database."""
+    loops: list[Any] = []
+
+    @sync_to_async
+    def go_through() -> None:
+        loop = current_job().cursor("import", [1, 2, 3])
+        loops.extend([loop] if holds else [])
+        for each in loop:
+            write(str(each))
+            if each == 2 and current_job().attempt == 1:
+                raise OSError
+
+    async def body(**_: object) -> None:
+        await go_through()
+
+    work.run_on_thread(body, tasks.async_store)
+    assert work.events == ["job_retried"]
+    assert (written(), [row[2] for row in seen(STEPS)]) == (["1"], [1])
+    make_due()
+    with work.in_lane(body, tasks.async_store, count=0):
+        pass
+    loops.clear()
+    assert (work.events, written()) == (["job_retried", "job_succeeded"], ["1", "2", "3"])
 
 
 # What is left
