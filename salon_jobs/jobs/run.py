@@ -170,7 +170,7 @@ class JobRun(Extensible):
 
     def close_extensions(self) -> None:
         """Have features let go of what must not outlive the handler, which has ended."""
-        for extension in self.extensions.values():
+        for extension in tuple(self.extensions.values()):  # a thread that it has left may just log its first line
             extension.close()
 
     def start_trace(self) -> Run:
