@@ -30,8 +30,8 @@ from salon_jobs.admin.cells import age_of, badge, below, count_of, is_whole, jso
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import MessageStatus
 from salon_jobs.core.units import counted
-from salon_jobs.dashboard.labels import ago, instant, pause_of, who_paused
-from salon_jobs.dashboard.relays import COUNTED, blocker_of, why_not_sent
+from salon_jobs.dashboard.labels import ago, pause_of, who_paused
+from salon_jobs.dashboard.relays import COUNTED, OPEN, message_page
 from salon_jobs.inbox.queries import shown_text
 from salon_jobs.models import BlockedAggregate, DestinationState, InboxMessage, Message, Process, RelayPartition, Replay
 from salon_jobs.outbox.control import MOST, MessageCriteria, replay_messages
@@ -39,7 +39,6 @@ from salon_jobs.tenancy.active import current_store_id
 
 _BADGES = {"pending": "waiting", "published": "good", "failed": "bad", "skipped": "quiet"}
 _SEARCHED = 1000
-_OPEN = (MessageStatus.PENDING, MessageStatus.FAILED)
 
 
 class ReplayAction(Action):
@@ -148,7 +147,7 @@ class MessageAdmin(DestinationLinkAdmin):
         """Match the number, UUID or aggregate ID, whichever the term can be."""
         # Those of an aggregate: open ones by their index, others among the newest ids.
         rows = Message.objects.using(reader(request)).filter(aggregate_id=term).order_by("-pk")
-        is_open = rows.filter(aggregate_type__in=filters.known_destinations(request), status__in=_OPEN)
+        is_open = rows.filter(aggregate_type__in=filters.known_destinations(request), status__in=OPEN)
         newest = [found.values_list("pk", flat=True)[:_SEARCHED] for found in (is_open, filters.bounded(request, rows))]
         return Q(pk__in=[*newest[0], *newest[1]]) | id_or_other(term, "message_id")
 
@@ -168,7 +167,7 @@ class MessageAdmin(DestinationLinkAdmin):
     def progress(self, message: Any) -> SafeString:
         """Show the status, and below how often it was retried, its error, and why its destination takes none."""
         head = getattr(message, "head", None)
-        error = (head.error if head else message.last_error) if message.status in _OPEN else ""
+        error = (head.error if head else message.last_error) if message.status in OPEN else ""
         held = getattr(message, "held", "")
         return below(self.state(message), retries(message.retry_count), Truncator(error).chars(120), held)
 
@@ -186,28 +185,10 @@ class MessageAdmin(DestinationLinkAdmin):
 
     @admin.display(description=_("delivery"))
     def delivery(self, message: Message) -> SafeString | str:
-        """Show whether the message can be sent, or what blocks it."""
-        if message.status not in _OPEN:
-            return gettext("Sent") if message.status == MessageStatus.PUBLISHED else gettext("Will not be sent")
-        using = message._state.db
-        holder = blocker_of(message.pk, message.aggregate_type, message.aggregate_id, using=using)
-        if holder is None:
-            if message.status != MessageStatus.PENDING:
-                return gettext("Failed; blocks no other message")
-            # Staff of one store may not know what keeps the destination from taking messages.
-            if not _is_for_operators(message):
-                return gettext("Ready to send")
-            reasons = why_not_sent([message.aggregate_type], using=conf.reader_database)
-            return str(capfirst(reasons.get(message.aggregate_type, gettext("Ready to send"))))
-        if holder.status == str(BlockedAggregate.Status.PARKED) or holder.retry_at is None:
-            until = gettext("parked since %(time)s") % {"time": instant(holder.since)}
-        else:
-            until = gettext("next attempt at %(time)s") % {"time": instant(holder.retry_at)}
-        if holder.head_id == message.pk:
-            said = gettext("Blocks later messages of its aggregate; %(until)s")
-            return said % {"until": until} if message.aggregate_id else str(capfirst(until))
-        head = self.link(Message, holder.head_id, gettext("message %(id)s") % {"id": holder.head_id})
-        return format_html(gettext("Blocked by {message}, {until}"), message=head, until=until)
+        """Show whether the message can be sent; link to the one that blocks it."""
+        using, sees_all = message._state.db or conf.reader_database, _is_for_operators(message)
+        page = message_page(message, using=using, sees_all=sees_all)
+        return page.delivery if page.blocked_by is None else self.link(Message, page.blocked_by, page.delivery)
 
 
 class BlockedAggregateAdmin(DestinationLinkAdmin):

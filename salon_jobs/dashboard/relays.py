@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Final
 
 from django.db.models import Q, Subquery
 from django.db.models.functions import Coalesce
+from django.utils.text import capfirst
 from django.utils.translation import gettext
 
-from salon_jobs.core.records import PARTITIONS, StoreId
+from salon_jobs.core.records import PARTITIONS, MessageStatus, StoreId
 from salon_jobs.dashboard.labels import instant, pause_of
 from salon_jobs.db import statements
-from salon_jobs.models import BlockedAggregate, DestinationState, RelayPartition
+from salon_jobs.models import BlockedAggregate, DestinationState, Message, RelayPartition
 from salon_jobs.outbox.queries import GateState, gate_state
 
+OPEN: Final = (MessageStatus.PENDING, MessageStatus.FAILED)
 # Counts of what waits for an operator stop here.
 COUNTED: Final = 10_001
 
@@ -107,10 +110,55 @@ def why_not_sent(destinations: Iterable[str], *, using: str) -> dict[str, str]:
     return reasons
 
 
-def blocker_of(message: int, aggregate_type: str, aggregate_id: str, *, using: str | None) -> BlockedAggregate | None:
-    """Return the row that blocks a message's aggregate, or the message itself if it belongs to none."""
-    blocked = {"aggregate_type": aggregate_type, "aggregate_id": aggregate_id} if aggregate_id else {"head_id": message}
-    return BlockedAggregate.objects.using(using).filter(**blocked).first()
+@dataclass(frozen=True)
+class MessagePage:
+    """What is known of a message beside its row. ``holder`` blocks its aggregate, or itself if it belongs to none.
+
+    Readers of one store (not ``sees_all``) do not learn what keeps a destination from taking messages.
+    """
+
+    message: Message
+    holder: BlockedAggregate | None
+    sees_all: bool
+
+    @cached_property
+    def waiting(self) -> str:
+        """Why the destination of a pending message takes none now; one query, when first asked for."""
+        name, is_pending = self.message.aggregate_type, self.message.status == MessageStatus.PENDING
+        found = why_not_sent([name], using=str(self.message._state.db)) if is_pending and self.sees_all else {}
+        return found.get(name, "")
+
+    @property
+    def blocked_by(self) -> int | None:
+        """The number of another message that blocks it."""
+        return None if self.holder is None or self.holder.head_id == self.message.pk else self.holder.head_id
+
+    @property
+    def delivery(self) -> str:
+        """Whether the message can be sent, or what prevents it."""
+        message, holder = self.message, self.holder
+        if message.status not in OPEN:
+            return gettext("Sent") if message.status == MessageStatus.PUBLISHED else gettext("Will not be sent")
+        if holder is None:
+            if message.status != MessageStatus.PENDING:
+                return gettext("Failed; blocks no other message")
+            return str(capfirst(self.waiting or gettext("ready to send")))
+        if holder.status == str(BlockedAggregate.Status.PARKED) or holder.retry_at is None:
+            until = gettext("parked since %(time)s") % {"time": instant(holder.since)}
+        else:
+            until = gettext("next attempt at %(time)s") % {"time": instant(holder.retry_at)}
+        if holder.head_id != message.pk:
+            return gettext("Blocked by message %(id)s, %(until)s") % {"id": holder.head_id, "until": until}
+        said = gettext("Blocks later messages of its aggregate; %(until)s")
+        return said % {"until": until} if message.aggregate_id else str(capfirst(until))
+
+
+def message_page(message: Message, *, using: str, sees_all: bool = True) -> MessagePage:
+    """Read what is known of a message. Role: operator, worker; web for its store."""
+    of, id_ = message.aggregate_type, message.aggregate_id
+    rows = BlockedAggregate.objects.using(using)
+    blocking = rows.filter(aggregate_type=of, aggregate_id=id_) if id_ else rows.filter(head_id=message.pk)
+    return MessagePage(message, blocking.first() if message.status in OPEN else None, sees_all)
 
 
 def parked(*, using: str) -> tuple[ParkedAggregate, ...]:

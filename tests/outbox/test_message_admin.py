@@ -79,7 +79,7 @@ def test_page_of_a_message_hides_secrets(client: Client) -> None:
     def page(number: int) -> str:
         return client.get(f"{MESSAGES}{number}/change/").content.decode()
 
-    held = f'Blocked by <a href="{MESSAGES}{head}/change/">message {head}</a>, parked since 2026-05-06 03:00'
+    held = f'<a href="{MESSAGES}{head}/change/">Blocked by message {head}, parked since 2026-05-06 03:00'
     assert held in page(behind)
     assert "Blocks later messages of its aggregate" in page(head)
     assert "Sent" in page(sent)

@@ -65,7 +65,7 @@ def test_show_hides_secrets_and_says_what_blocks() -> None:
     assert message["blocked_by"]["head_id"] == head
     first, second, *_ = run("show", message["message_id"])[0].splitlines()
     assert first == f"message {behind} made pending"
-    assert second.startswith(f"blocked: by message {head}: parked since ")
+    assert second.startswith(f"delivery: Blocked by message {head}, parked since ")
     for wrong, why in (("999", "no message 999"), (str(UUID(int=9)), "no message 0"), ("x", "is not a message ID")):
         with pytest.raises(CommandError, match=why):
             run("show", wrong)
@@ -87,7 +87,7 @@ def test_why_a_pending_message_waits() -> None:
     _, first, second = run("list")[0].splitlines()
     assert first.endswith(f"waiting: {why}; x")
     assert second.endswith("  x")
-    assert f"waiting: {why}\n" in run("show", str(pending))[0]
+    assert f"delivery: D{why[1:]}\n" in run("show", str(pending))[0]
 
 
 def test_retry_and_skip_by_ids_or_criteria(stores: list[UUID]) -> None:

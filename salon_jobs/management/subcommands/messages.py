@@ -18,9 +18,9 @@ from salon_jobs.core.records import MessageStatus
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.text import shown
 from salon_jobs.core.units import with_noun
-from salon_jobs.dashboard.relays import blocker_of, why_not_sent
+from salon_jobs.dashboard.relays import message_page, why_not_sent
 from salon_jobs.management.arguments import add_options, row_id
-from salon_jobs.management.output import Console, instant, printable
+from salon_jobs.management.output import Console, printable
 from salon_jobs.management.subcommands import Subcommand, VerbSubcommand, add_group
 from salon_jobs.models import BlockedAggregate, DestinationState, Message
 from salon_jobs.outbox.control import MessageCriteria, Replayed, replay_messages, unpark
@@ -90,6 +90,9 @@ class ListMessages(Subcommand):
             )
 
 
+_HOLDER: Final = ("head_id", "status", "retry_count", "retry_at", "since", "code", "error")
+
+
 class ShowMessage(Subcommand):
     """Subcommand that shows everything known about one message, and what it waits for."""
 
@@ -104,42 +107,30 @@ class ShowMessage(Subcommand):
         """Write the message. Raises CommandError when it does not exist."""
         using = console.using
         [number] = _numbers([console["id"]], using)
-        message: Any = Message.objects.using(using).filter(pk=number).values().first()
+        message = Message.objects.using(using).filter(pk=number).first()
         if message is None:
             raise CommandError(f"there is no message {number}")
-        hidden = {name: redacted(message[name], conf.redact) for name in ("payload", "headers")}
-        [waiting] = _waiting([message], using)
-        holder = None
-        if message["status"] in ("pending", "failed"):
-            holder = blocker_of(number, message["aggregate_type"], message["aggregate_id"], using=using)
-        columns = ("head_id", "status", "retry_count", "retry_at", "since", "code", "error")
-        blocked_by = holder and {name: getattr(holder, name) for name in columns}
-        blocked = ""
-        if holder is not None:
-            by_itself = holder.head_id == number
-            by = "its aggregate, by this message" if by_itself else f"by message {holder.head_id}"
-            blocked = f"{by}: {holder.status} since {instant(holder.since)}"
+        page, columns = message_page(message, using=using), [field.attname for field in Message._meta.concrete_fields]
+        row: dict[str, Any] = {name: getattr(message, name) for name in columns}
+        hidden = {name: redacted(row[name], conf.redact) for name in ("payload", "headers")}
+        blocked_by = page.holder and {name: getattr(page.holder, name) for name in _HOLDER}
         console.page(
-            {**message, **hidden, "waiting": waiting, "blocked_by": blocked_by},
-            f"message {number} {message['event']}",
-            message["status"],
-            notes=[
-                ("waiting", waiting, "yellow"),
-                ("blocked", blocked, "yellow"),
-                ("error", message["last_error"], "red"),
-            ],
+            {**row, **hidden, "waiting": page.waiting, "blocked_by": blocked_by},
+            f"message {number} {message.event}",
+            message.status,
+            notes=[("delivery", page.delivery, "yellow"), ("error", message.last_error, "red")],
             facts={
-                "destination": message["aggregate_type"],
-                "aggregate": message["aggregate_id"],
-                "store": message["store_id"],
-                "message ID": message["message_id"],
-                "producer": message["producer"],
-                "replay of": message["replay_of"],
-                "created": message["created_at"],
-                "sent": message["sent_at"],
-                "ended": message["ended_at"],
-                "retries": message["retry_count"] or None,
-                "next attempt": message["retry_at"],
+                "destination": row["aggregate_type"],
+                "aggregate": row["aggregate_id"],
+                "store": row["store_id"],
+                "message ID": row["message_id"],
+                "producer": row["producer"],
+                "replay of": row["replay_of"],
+                "created": row["created_at"],
+                "sent": row["sent_at"],
+                "ended": row["ended_at"],
+                "failed attempts": row["retry_count"] or None,
+                "next attempt": row["retry_at"],
             },
             content=hidden,
         )
