@@ -32,12 +32,12 @@ def declare_no_entries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def list_groups_at(monkeypatch: pytest.MonkeyPatch, claimer: Claimer, monotonic: float) -> None:
     """Have the claimer look for all groups at that reading of the monotonic clock."""
-    monkeypatch.setattr(claimer._fair_claim, "_scan_at", monotonic)
+    monkeypatch.setattr(claimer._fair_claim._scans, "_scan_at", monotonic)
 
 
 def background_scan(claimer: Claimer) -> Future[Any]:
     """Return the look for groups that goes on beside the claims."""
-    scan = claimer._fair_claim._background_scan
+    scan = claimer._fair_claim._scans._background
     assert scan is not None
     return scan
 

@@ -33,4 +33,4 @@ def claim(connection: psycopg.Connection[Any], process_id: int, task: str) -> li
     """Claim one batch of a task's due jobs; id first, then task and store."""
     parameters = {"process_id": process_id, "tasks": [task], "room": BATCH, "now": None, "queues": None, "clock": 0.0}
     parameters |= {"token": secrets.randbits(63), "left_out": "{}"}
-    return connection.execute(statements.load("claim_due").encode(), parameters, prepare=False).fetchall()
+    return connection.execute(statements.load("claim").encode(), parameters, prepare=False).fetchall()

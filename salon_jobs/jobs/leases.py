@@ -37,8 +37,6 @@ from salon_jobs.jobs.registry import EndedRun
 from salon_jobs.jobs.timeline import Timeline
 
 LEASE_LOST = "SJ001"  # error code raised in db/sql/finish_function.sql
-# Claims of up to this many jobs use a cached plan: if one job is due, planning is half the cost of a claim.
-FEW = 64
 # A twin is a queued job with the same key, which takes it while the end of this one is written.
 _TWIN_TRIES = 5
 # After a batch was held up, finish_many ends batches for so long: it skips rows that are locked.
@@ -69,7 +67,7 @@ class Leases:
     def __init__(self, process_id: int, *, using: str, is_direct: Callable[[], bool] = lambda: False) -> None:
         """Prepare to work for a process; ``is_direct`` says whether no pooler shares its sessions for certain.
 
-        Then the statements for a few jobs are prepared.
+        Then claims in due order, and the ends of single jobs, are prepared.
         """
         self.process_id, self.using, self.is_direct = process_id, using, is_direct
         self.timeline = Timeline(using=using)
@@ -97,7 +95,7 @@ class Leases:
             "queues": None if queues is None else list(queues),
             "clock": time.monotonic(),
         }
-        return self.claim("claim_few" if room <= FEW else "claim_due", parameters)
+        return self.claim("claim", parameters)
 
     def claim(self, statement: str, parameters: dict[str, Any]) -> list[ClaimedJob]:
         """Run a statement that claims jobs under a new lease; return them in the order in which they should run.
@@ -106,7 +104,7 @@ class Leases:
         new job gets the id of one that still runs. If rows make it fail, it runs again without them; in a transaction
         it raises ClaimFailed instead: end that, call ``leave_out``, and begin again.
         """
-        prepare = statement == "claim_few" and self.is_direct()
+        prepare = statement == "claim" and self.is_direct()
         for is_last in (self.connection.in_atomic_block, True):
             parameters["token"], parameters["left_out"] = self._random.getrandbits(63) or 1, "{}"
             if self._left_out:
@@ -416,7 +414,7 @@ _OF_NO_ROW: Final = frozenset({"08", "0A", "25", "26", "40", "53", "55", "57", "
 _LEFT_OUT_S: Final = 60.0
 _MOST_LEFT_OUT: Final = 1000
 # The statements that claims run, some as functions.
-_BODIES: Final = {"claim_due": "claim_due", "claim_few": "claim_due", "claim_groups": "claim_by_group"}
+_BODIES: Final = {"claim": "claim_due", "claim_groups": "claim_by_group"}
 
 
 # Like ClaimedJob._make and attrgetter, but without a Python call per row.

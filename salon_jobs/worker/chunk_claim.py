@@ -14,8 +14,9 @@ from salon_jobs.jobs.registry import TaskDeclaration
 from salon_jobs.process.loop import Outage
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunks import joins_chunk
-from salon_jobs.worker.fair_claim import Quota, claim_groups
+from salon_jobs.worker.claim import claim_groups
 from salon_jobs.worker.group_scanner import ClaimGroup
+from salon_jobs.worker.quotas import Quota
 
 # How long a chunk, or the worker's sweep, waits for another thread's claim, so that a connection that hangs holds up
 # only its own thread.

@@ -1,4 +1,4 @@
-"""Claim groups, scanned store by store."""
+"""Claim groups, scanned store by store, and when."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
 
 from salon_jobs.conf.store_key import store_key
-from salon_jobs.core.records import StoreId
+from salon_jobs.core.records import ClaimedJob, StoreId
 from salon_jobs.db.statements import hot
 from salon_jobs.jobs.limits import scopes_of
 
@@ -21,6 +22,11 @@ STORES_PER_SCAN: Final = 64
 PREFIXES_PER_STORE: Final = 32
 GROUPS_PER_PREFIX: Final = 32
 FIRST_PREFIX: Final = -(2**31)
+# A scan is used for ten times as long as it took, within these bounds. The next one finds new groups, and jobs that
+# were committed late, which sort before those already claimed from their group.
+_SCAN_EVERY_S: Final = (0.05, 3.0)
+# If a scan takes longer, behind dead rows, the next one runs in the background.
+_BACKGROUND_S: Final = 0.1
 # A scan ends after this many seconds, or once it has found STORES_PER_SCAN stores.
 _SCAN_S: Final = 0.02
 
@@ -150,7 +156,101 @@ class GroupScanner:
         return Scan(list(due.values()), self._is_complete, time.monotonic() - began)
 
 
-def in_background(scan: Callable[[], Scan]) -> Future[Scan]:
+class ScanSchedule:
+    """When a process scans the claim groups again, and what the last scan found. Not thread-safe.
+
+    Each group is read from after the job last claimed from it, its low-water mark, and not past dead rows again.
+    """
+
+    def __init__(self, *, using: str) -> None:
+        self._scanner = GroupScanner(using=using)
+        self._scan = Scan((), complete=True, took_s=0.0)
+        self._scan_at = float("-inf")
+        self._last_took_s = 0.0
+        self._background: Future[Scan] | None = None
+        #: number of the round of all stores that goes on
+        self.round = 0
+        #: instant (microseconds since 1970) and id of the job last claimed, by claim group
+        self.low_water: dict[tuple[StoreId, int], tuple[int, int]] = {}
+
+    @property
+    def groups(self) -> Sequence[ClaimGroup]:
+        """Claim groups with due jobs."""
+        return self._scan.groups
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether dead rows make scans slow, one after the other, and would make a claim in due order slow too."""
+        return 10 * min(self._scan.took_s, self._last_took_s) > _SCAN_EVERY_S[0]
+
+    def refresh(self, runnable: Callable[[], ClaimFilter], *, new_round: bool) -> bool:
+        """Scan again if it is time to, in the background if that is slow; return whether the scan is new.
+
+        ``new_round`` begins another round of the stores, as the end of the last one does. Raises database errors.
+        """
+        if self._background is not None:
+            if not self._background.done():
+                return False
+            self._use_background()
+            return True
+        if time.monotonic() < self._scan_at:
+            return False
+        scan = partial(self._scanner.scan, runnable(), new_round=new_round)
+        self.round += self._scan.complete or new_round
+        if self._scan.took_s > _BACKGROUND_S:
+            self._background = _in_background(scan)
+            return False
+        self._use(scan())
+        return True
+
+    def discard(self) -> None:
+        """Have the next refresh see what is due now, not what an earlier scan found."""
+        if self._background is not None:
+            self._use_background()
+        self._scan_at = float("-inf")
+        self._scan = self._scan._replace(took_s=0.0)
+
+    def next_in_s(self) -> float | None:
+        """Return in how many seconds the stores are to be looked at again; None if the last round is over."""
+        if self._background is not None:
+            return _SCAN_EVERY_S[0]
+        if not self._scan.complete:
+            self._scan_at = float("-inf")
+            return 0.0
+        return None
+
+    @property
+    def due_in_s(self) -> float:
+        """Seconds until the next scan."""
+        return max(0.0, self._scan_at - time.monotonic())
+
+    def raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Have the next claim read each claim group from after the last of these jobs, which are in order."""
+        # Not keyed by UUIDs, whose hash is computed in Python.
+        last = {(getattr(job.store_id, "int", job.store_id), job.claim_group): job for job in jobs}
+        for job in last.values():
+            group = group_of(job)
+            low = self.low_water.get(group, (0, 0))
+            self.low_water[group] = max(low, (round(job.run_at_s * 1_000_000), job.id))
+
+    def _use_background(self) -> None:
+        assert self._background is not None  # noqa: S101 - the callers have looked
+        scan, self._background = self._background, None
+        self._use(scan.result())
+
+    def _use(self, scan: Scan) -> None:
+        self._last_took_s, self._scan = self._scan.took_s, scan
+        self.low_water = {group.id: (group.first_us, group.first_id - 1) for group in scan.groups}
+        least_s, most_s = _SCAN_EVERY_S
+        self._scan_at = time.monotonic() + min(most_s, max(least_s, 10 * scan.took_s))
+
+
+def group_of(job: ClaimedJob) -> tuple[StoreId, int]:
+    """Return the id of a job's claim group."""
+    return job.store_id or store_key().none, job.claim_group
+
+
+def _in_background(scan: Callable[[], Scan]) -> Future[Scan]:
     """Run one scan in a thread with its own connection, while the caller continues to claim."""
     future: Future[Scan] = Future()
 

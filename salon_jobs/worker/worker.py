@@ -29,10 +29,9 @@ from salon_jobs.worker import cancellations
 from salon_jobs.worker.buffer import OVERDUE_S, JobBuffer
 from salon_jobs.worker.cancellations import Cancellations
 from salon_jobs.worker.chunk_claim import PATIENCE_S, ChunkClaimer
-from salon_jobs.worker.claim import Claimer
+from salon_jobs.worker.claim import LIMIT_WAIT_S, Claim, Claimer
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.ends import end_begun, report_given_back
-from salon_jobs.worker.fair_claim import LIMIT_WAIT_S, Claim
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
 from salon_jobs.worker.lane import AsyncLane

@@ -20,7 +20,7 @@ from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
 from salon_jobs.jobs import control
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.limits import Limits
-from salon_jobs.worker.fair_claim import FairClaim
+from salon_jobs.worker.claim import FairClaim
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
 from tests.support import (

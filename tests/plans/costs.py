@@ -22,11 +22,10 @@ from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import wake_ups
-from salon_jobs.jobs.leases import FEW
 from salon_jobs.jobs.limits import Limits
 from salon_jobs.jobs.run import JobRun
+from salon_jobs.worker.claim import FairClaim
 from salon_jobs.worker.executor import execute
-from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks
 from tests.support import change, chunk_of, leases_of, row_of, running_job, seen
 from tests.tenancy.probe import traced
@@ -93,7 +92,7 @@ class Case:
         """Claim them as an idle worker does whom one job has woken, or as one that has a backlog."""
         leases = leases_of(process_id, is_direct=True)
         if self.count == 1:
-            return leases.claim_due(registry.task_names(), FEW)
+            return leases.claim_due(registry.task_names(), 64)
         return FairClaim(leases, None).claim(self.count, Limits({})).jobs
 
     def run(self, jobs: Sequence[ClaimedJob], process_id: int, found: Costs) -> list[JobRun]:

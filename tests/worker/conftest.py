@@ -12,7 +12,7 @@ from salon_jobs import store_task
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import Timeouts
 from salon_jobs.jobs.task import Task
-from salon_jobs.worker import fair_claim, group_scanner
+from salon_jobs.worker import group_scanner
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from tests import tasks
 from tests.worker.work import Work
@@ -29,8 +29,8 @@ def work(process_id: int, stores: list[UUID], hooks: tasks.Hooks, caplog: pytest
 def limits_and_groups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load limits and scan claim groups anew at every claim, however slow the machine is."""
     monkeypatch.setattr("salon_jobs.worker.claim._LOAD_LIMITS_EVERY_S", 0.0)
-    monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.0, 0.0))
-    monkeypatch.setattr(fair_claim, "_BACKGROUND_S", float("inf"))
+    monkeypatch.setattr(group_scanner, "_SCAN_EVERY_S", (0.0, 0.0))
+    monkeypatch.setattr(group_scanner, "_BACKGROUND_S", float("inf"))
     monkeypatch.setattr(group_scanner, "_SCAN_S", float("inf"))
 
 

@@ -21,9 +21,9 @@ from salon_jobs.db import statements
 from salon_jobs.jobs.limits import limit, load_limits, pause, resume
 from salon_jobs.jobs.pruning import Pruner
 from salon_jobs.jobs.task import Task
-from salon_jobs.worker import fair_claim, group_scanner
-from salon_jobs.worker.claim import Claimer
-from salon_jobs.worker.fair_claim import Claim
+from salon_jobs.worker import claim as claim_module
+from salon_jobs.worker import group_scanner, quotas
+from salon_jobs.worker.claim import Claim, Claimer
 from salon_jobs.worker.group_scanner import STORES_PER_SCAN, ScanPage
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
@@ -175,7 +175,7 @@ def test_scope_locked_by_another_process(claimer: Claimer, stores: list[UUID]) -
     add(3, None)
     limit(task="test-store", max_concurrency=2)
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
-        assert fair_claim.lock_scopes(["task:test-store"], using="default")
+        assert claim_module.lock_scopes(["task:test-store"], using="default")
         claimed = elsewhere(pool, lambda: claimer.claim(10)).result(LIMIT_S)
     assert by_store(claimed.jobs) == {None: 3}
     assert claimed.again_in_s == pytest.approx(0.025)
@@ -203,7 +203,7 @@ def test_slow_scan_in_background(claimer: Claimer, stores: list[UUID], monkeypat
         return list_groups(*arguments, **options)
 
     monkeypatch.setattr(group_scanner, "list_groups", slowly)
-    monkeypatch.setattr(fair_claim, "_BACKGROUND_S", -1.0)
+    monkeypatch.setattr(group_scanner, "_BACKGROUND_S", -1.0)
     list_groups_at(monkeypatch, claimer, float("-inf"))
     add(5, stores[1])
     assert by_store(claimer.claim(5).jobs) == {stores[0]: 5}, "nobody waits for the scan"
@@ -219,7 +219,7 @@ def test_failed_background_scan_is_raised_once(
     assert len(claimer.claim(5).jobs) == len(claimer.claim(5).jobs) == 5
     with monkeypatch.context() as patched:
         patched.setattr(group_scanner, "list_groups", Mock(side_effect=OperationalError("gone")))
-        patched.setattr(fair_claim, "_BACKGROUND_S", -1.0)
+        patched.setattr(group_scanner, "_BACKGROUND_S", -1.0)
         list_groups_at(patched, claimer, float("-inf"))
         assert len(claimer.claim(5).jobs) == 5
         assert isinstance(background_scan(claimer).exception(LIMIT_S), OperationalError)
@@ -267,8 +267,8 @@ def test_job_given_back_below_low_water(claimer: Claimer, process_id: int, store
 def test_plain_claim_comes_back(
     clock_s: float, process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.05, 2.0))
-    for module in ("claim", "fair_claim", "group_scanner"):
+    monkeypatch.setattr(group_scanner, "_SCAN_EVERY_S", (0.05, 2.0))
+    for module in ("claim", "group_scanner"):
         monkeypatch.setattr(f"salon_jobs.worker.{module}.time", SimpleNamespace(monotonic=lambda: clock_s))
     add(3, stores[0])
     claimer = claimer_of(process_id)
@@ -282,7 +282,7 @@ def test_plain_claim_comes_back(
 
 def test_slow_claim_hides_no_job(claimer: Claimer, stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have waited for the processor; a worker that read claim groups from then on would not see new ones."""
-    monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (60.0, 60.0))
+    monkeypatch.setattr(group_scanner, "_SCAN_EVERY_S", (60.0, 60.0))
     with monkeypatch.context() as patch:
         patch.setattr("salon_jobs.worker.claim._SLOW_S", -1.0)
         claimer.claim(5)
@@ -296,7 +296,7 @@ def test_slow_claim_hides_no_job(claimer: Claimer, stores: list[UUID], monkeypat
         return scan(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        for module in ("claim", "fair_claim", "group_scanner"):
+        for module in ("claim", "group_scanner"):
             patch.setattr(f"salon_jobs.worker.{module}.time", SimpleNamespace(monotonic=lambda: clock.now))
         patch.setattr(group_scanner, "list_groups", slowly)
         assert len(claimer.claim(2).jobs) == 1, "fairly, by a slow scan"
@@ -317,11 +317,11 @@ def test_prepared_claim_returns_the_same(process_id: int, stores: list[UUID]) ->
         assert plain.due_at == pytest.approx(prepared.due_at, abs=10)
     with connection.cursor() as cursor:
         cursor.execute("SELECT rtrim(name, '_0123456789') FROM pg_prepared_statements")
-        assert cursor.fetchall() == [("claim_few",)]
+        assert cursor.fetchall() == [("claim",)]
 
 
 def test_burst_with_slow_scans_ends(process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.0, 60.0))
+    monkeypatch.setattr(group_scanner, "_SCAN_EVERY_S", (0.0, 60.0))
     add(5, stores[0])
     assert Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default").run()
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
@@ -342,7 +342,7 @@ def test_wait_for_full_limit_doubles(
         names.append(name)
         return statements.hot(name, parameters, **options)
 
-    monkeypatch.setattr(fair_claim, "hot", hot)
+    monkeypatch.setattr(claim_module, "hot", hot)
     monkeypatch.setattr(group_scanner, "hot", hot)
     assert claimer.claim(10).jobs == []
     assert names == ["list_groups", "lock_scopes", "running_counts"], "it runs no statement about nothing"
@@ -469,7 +469,7 @@ def test_own_free_place_is_taken_at_once(
     declare: Declare, stores: list[UUID], hooks: tasks.Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A place that a job of this process leaves is taken before the next look."""
-    monkeypatch.setattr(fair_claim, "LIMIT_WAIT_S", (0.025, 2 * LIMIT_S))
+    monkeypatch.setattr(claim_module, "LIMIT_WAIT_S", (0.025, 2 * LIMIT_S))
     add_calls(declare(max_concurrency=1), stores[:1], count=2)
     worker = Worker(another_process(), WorkerOptions(concurrency=4, burst=True), using="default")
     gate, started = threading.Event(), threading.Semaphore(0)
@@ -538,16 +538,16 @@ def test_claim_locks_few_keys(
     declare: Declare, claimer: Claimer, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It locks no more keys than it reads groups, and full ones take no slot."""
-    monkeypatch.setattr(fair_claim, "GROUPS_PER_CLAIM", 6)
+    monkeypatch.setattr(quotas, "GROUPS_PER_CLAIM", 6)
     locked: list[int] = []
-    lock_scopes = fair_claim.lock_scopes
+    lock_scopes = claim_module.lock_scopes
 
     def counted(scopes: Iterable[str], *, using: str) -> set[str]:
         found = lock_scopes(scopes, using=using)
         locked.append(len(found))
         return found
 
-    monkeypatch.setattr(fair_claim, "lock_scopes", counted)
+    monkeypatch.setattr(claim_module, "lock_scopes", counted)
     add_calls(declare(concurrency_key="{line}", priority=-1), stores[:1], map(str, range(20)), 2)
     tasks.in_store.enqueue(store_id=stores[0])
     claimed = claimed_by(claimer, times=5)

@@ -18,9 +18,10 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.models import Process
-from salon_jobs.worker.fair_claim import claim_groups, share_out
+from salon_jobs.worker.claim import claim_groups
 from salon_jobs.worker.group_scanner import ClaimFilter, list_groups
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
+from salon_jobs.worker.quotas import plan
 from tests import tasks
 from tests.support import (
     another_process,
@@ -120,7 +121,7 @@ def test_claim_does_not_wait_for_disk(process_id: int, *, room: int | None) -> N
         with transaction.atomic():
             if room is None:
                 page = list_groups(None, ClaimFilter(tasks=["test-system"]), using="default")
-                shares = share_out([group for group in page.groups if group.due], 1, {}, lambda _: ())
+                shares = plan([group for group in page.groups if group.due], 1, {}, lambda _: ())
                 assert claim_groups(leases_of(process_id), shares, 1, {})
             else:
                 assert claim(process_id, room)

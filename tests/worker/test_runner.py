@@ -17,8 +17,8 @@ from project.salon.models import Customer
 from salon_jobs import tenant_context
 from salon_jobs.core.outcomes import Lost, Released, Succeeded
 from salon_jobs.jobs.limits import Limits
+from salon_jobs.worker.claim import FairClaim
 from salon_jobs.worker.executor import execute
-from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks
 from tests.support import change, connected, run, running_job, seen
 from tests.waiting import eventually

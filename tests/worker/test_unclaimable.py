@@ -12,12 +12,11 @@ from django.db import Error
 
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import control, leases, registry
-from salon_jobs.jobs.leases import FEW, ClaimFailed, Leases
+from salon_jobs.jobs.leases import ClaimFailed, Leases
 from salon_jobs.jobs.limits import limit, load_limits
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunk_claim import ChunkClaimer
-from salon_jobs.worker.claim import Claimer
-from salon_jobs.worker.fair_claim import FairClaim
+from salon_jobs.worker.claim import Claimer, FairClaim
 from tests import tasks
 from tests.inside import left_out
 from tests.support import change, seen
@@ -63,10 +62,6 @@ def few(own: Leases, room: int = 10) -> list[ClaimedJob]:
     return own.claim_due(registry.task_names(), room)
 
 
-def batch(own: Leases) -> list[ClaimedJob]:
-    return few(own, FEW + 1)
-
-
 def prepared(own: Leases) -> list[ClaimedJob]:
     own.is_direct = lambda: True
     return few(own)
@@ -93,7 +88,7 @@ def for_a_chunk(own: Leases) -> list[ClaimedJob]:
     return [first, *ChunkClaimer(own, JobBuffer(1), partial(load_limits, using="default")).claim(first, 10)]
 
 
-CLAIMS = (few, batch, prepared, by_group, within_limits, of_a_worker, for_a_chunk)
+CLAIMS = (few, prepared, by_group, within_limits, of_a_worker, for_a_chunk)
 CASES = [("trigger", claim_some) for claim_some in CLAIMS] + [("deferred", few), ("constraint", few)]
 
 

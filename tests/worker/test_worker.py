@@ -21,8 +21,7 @@ from salon_jobs.jobs import enqueue
 from salon_jobs.worker import cancellations, in_flight
 from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.claim import Claimer
-from salon_jobs.worker.fair_claim import Claim
+from salon_jobs.worker.claim import Claim, Claimer
 from salon_jobs.worker.in_flight import IdleTable
 from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.worker import Worker, WorkerOptions

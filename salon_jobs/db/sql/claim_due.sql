@@ -1,5 +1,5 @@
--- Claim up to %(room)s due jobs for one live process, in claim order. Also the body of salon_jobs_claim (see
--- claim_function.sql): a change needs a migration that installs that function again.
+-- Claim up to %(room)s due jobs for one live process, in claim order. Only the body of salon_jobs_claim: a change needs a
+-- migration that installs that function again.
 -- Locks: KEY SHARE on the process row (a rescue waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
 -- MATERIALIZED is a fence: if it is merged into the UPDATE, the LIMIT can be evaluated again and over-claim.
 -- It steps from priority to priority, like queue_front. The ids are passed as an array: for a join, a generic plan
@@ -12,7 +12,7 @@
 -- has a bound. Its size as stored says so for most; only those between are written as text twice.
 -- %(left_out)s are jobs that make claims fail (rehearse_function.sql); while there are none, the planner drops the
 -- condition.
--- Role: worker. Not prepared: planning is a hundredth of a batch.
+-- Role: worker.
 -- %(now)s is NULL except in tests; the database's clock decides. %(clock)s is the process's monotonic clock, in
 -- seconds.
 WITH RECURSIVE
