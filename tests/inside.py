@@ -44,8 +44,8 @@ def background_scan(claimer: Claimer) -> Future[Any]:
 
 def wait_for_limits(worker: Worker, seconds: float) -> bool:
     """Have the worker wait that long for a limit, and tell whether its last claim said so."""
-    worker._threads_lane.claimer._fair_claim._limit_wait_s = seconds
-    return worker._last_claim.again_in_s == seconds
+    worker._sources.all[0].claimer._fair_claim._limit_wait_s = seconds
+    return worker._sources.last.again_in_s == seconds
 
 
 def left_out(leases: Leases) -> dict[int, float]:

@@ -40,8 +40,8 @@ class Claim(NamedTuple):
     again_in_s: float | None
     throttled: bool = False
 
-    def beside(self, other: Claim) -> Claim:
-        """Return what this claim and that of other tasks say together."""
+    def merged_with(self, other: Claim) -> Claim:
+        """Return what this claim and that of the other source say together."""
         waits_s = [claim.again_in_s for claim in (self, other) if claim.again_in_s is not None]
         return Claim([*self.jobs, *other.jobs], min(waits_s, default=None), self.throttled or other.throttled)
 

@@ -93,11 +93,18 @@ class IdleTable:
         """Map ``fileno`` (at least ``size(processes)`` bytes), or memory of its own, for the process ``number``."""
         self._number = number
         self.processes = processes
+        #: whether this process receives wake-ups, for all it knew when it last waited for one
+        self.is_listening = False
         self._memory = mmap.mmap(fileno, self.size(processes))
 
     @staticmethod
     def size(processes: int) -> int:
         return processes * _INSTANT.size
+
+    def answer(self, *, listening: bool, idle: bool = False) -> None:
+        """Record whether this process receives wake-ups, and whether it is idle."""
+        self.is_listening = listening
+        self.show(idle=listening and idle)
 
     def show(self, *, idle: bool) -> None:
         """Record whether this process is idle."""

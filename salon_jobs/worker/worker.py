@@ -1,14 +1,14 @@
-"""Loop that claims due jobs in batches and feeds the runner threads."""
+"""Loop that claims due jobs in batches, feeds the threads that run them, and ends."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Any, Final
 
@@ -16,8 +16,8 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
-from salon_jobs.core.records import ClaimedJob
-from salon_jobs.db.notify import MORE, SECOND_POLL
+from salon_jobs.core.states import moved
+from salon_jobs.db.notify import MORE
 from salon_jobs.jobs import enqueue, progress, registry
 from salon_jobs.jobs.answers import AWAITED, awaited
 from salon_jobs.jobs.leases import Leases
@@ -29,34 +29,27 @@ from salon_jobs.worker import cancellations
 from salon_jobs.worker.buffer import OVERDUE_S, JobBuffer
 from salon_jobs.worker.cancellations import Cancellations
 from salon_jobs.worker.chunk_claim import PATIENCE_S, ChunkClaimer
-from salon_jobs.worker.claim import LIMIT_WAIT_S, Claim, Claimer
-from salon_jobs.worker.deadlines import DeadlineWatcher
+from salon_jobs.worker.claim import Claimer
+from salon_jobs.worker.crew import Crew
 from salon_jobs.worker.ends import end_begun, report_given_back
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
-from salon_jobs.worker.lane import AsyncLane
-from salon_jobs.worker.runner import Runner
+from salon_jobs.worker.sources import ROOM_S, Source, Sources
 
-_SWEEP_S = 30.0
-_FORCED_S = 1.0
+_SWEEP_S: Final = 30.0
+_FORCED_S: Final = 1.0
 # How many of the running jobs a stopping worker names.
-_NAMED = 5
+_NAMED: Final = 5
 # The part of the grace reserved for giving jobs back, ending the other threads and signing off; at most half of what
 # follows the interrupt.
-_LEAVE_S = 1.5
-_ROOM_S = 0.2
-_GATHER_S = 0.03
-# How long a backlog is claimed in one go, at most: so late may cancellations be; and how much room that needs.
-_FILL_S = 0.2
-_FILLS_FROM = 500
+_LEAVE_S: Final = 1.5
+_GATHER_S: Final = 0.03
 # How often a worker whose heartbeat is late asks whether it has come.
-_HEARTBEAT_LATE_S = 0.05
+_HEARTBEAT_LATE_S: Final = 0.05
 # How often a worker without due jobs, and a busy one, looks for jobs whose task it could import.
-_FIND_S = (1.0, 10.0)
-# After a wake-up that announces more jobs, a worker claims again so soon after a claim without jobs, and after another.
-_LOOK_AGAIN_S = (0.02, 0.003)
+_FIND_S: Final = (1.0, 10.0)
 # Claims, batched writes of successes, and the listener's ping.
-OTHER_THREADS = 3
+OTHER_THREADS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,22 +85,41 @@ class WorkerOptions:
         return [f"!{name}" for name in self.excluded] or (None if self.queues is None else list(self.queues))
 
 
-_NOTHING: Final = Claim([], None)
+class State(Enum):
+    """What a worker does.
+
+    ============  ====================================================================  ==============================
+    State         Meaning                                                               Goes on to
+    ============  ====================================================================  ==============================
+    DOUBTING      claims nothing: it may have been declared dead, since it starts or    CLAIMING, and all below
+                  met an outage, and its heartbeat has not come since
+    CLAIMING      claims, as it has room                                                DOUBTING, and all below
+    HANDING_OVER  has claimed all that it may; another process takes its place once     DOUBTING, and all below
+                  they have ended
+    DRAINING      is not ready and stops, since too many runs timed out                 STOPPING
+    STOPPING      was asked to stop: gives back what has not begun, and interrupts      FORCED
+                  what runs on
+    FORCED        was asked twice: waits for no run any more
+    ============  ====================================================================  ==============================
+    """
+
+    DOUBTING = "doubting"
+    CLAIMING = "claiming"
+    HANDING_OVER = "handing over"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    FORCED = "forced"
 
 
-@dataclass(slots=True)
-class _Lane:
-    """Tasks that are claimed together, and the last claim."""
-
-    claimer: Claimer
-    room: Callable[[], int]
-    put: Callable[[list[ClaimedJob]], object]
-    # Whether a job that ended has just made room, at a glance.
-    has_room: Callable[[], bool]
-    # How long places that become free one by one are gathered for one claim.
-    gather_s: float
-    last: Claim = _NOTHING
-    asked: float = float("-inf")
+_STOPS: Final = (State.DRAINING, State.STOPPING, State.FORCED)
+_NEXT: Final = {
+    State.DOUBTING: (State.DOUBTING, State.CLAIMING, State.DRAINING, State.STOPPING),
+    State.CLAIMING: (State.DOUBTING, State.HANDING_OVER, State.DRAINING, State.STOPPING),
+    State.HANDING_OVER: (State.DOUBTING, State.HANDING_OVER, State.DRAINING, State.STOPPING),
+    State.DRAINING: (State.STOPPING,),
+    State.STOPPING: (State.FORCED,),
+    State.FORCED: (State.FORCED,),
+}
 
 
 class Worker(Loop):
@@ -132,58 +144,42 @@ class Worker(Loop):
         """
         super().__init__("claim", using=using)
         refuse_small_pool(options.threads, using=using)
-        leases = self._leases = Leases(process_id, using=using, is_direct=lambda: self._listener.is_direct)
-        self._options = options
-        self._jobs = JobBuffer(options.concurrency, self._job_ended)
-        self._idle = idle or IdleTable()
-        self._is_listening = False
-        event = self.woken = ListenerEvent()
+        self._options, self._idle = options, idle or IdleTable()
+        self._state, self._moving = State.DOUBTING, threading.Lock()
+        self.woken = event = ListenerEvent()
         self._listener = Listener(enqueue.wake_ups.channel, self.notify, event, using=using)
+        leases = self._leases = Leases(process_id, using=using, is_direct=lambda: self._listener.is_direct)
+        jobs = self._jobs = JobBuffer(options.concurrency, self._job_ended)
         new_claimer = partial(Claimer, leases, options.queues, excluded=options.excluded)
-        of_threads = new_claimer(tasks=partial(registry.task_names, is_async=False))
-        self._threads_lane = _Lane(of_threads, self._jobs.room, self._jobs.put, lambda: self._jobs.is_low, 0.0)
-        self._last_claim = _NOTHING
-        self._hungry: list[_Lane] = []
-        self._stop_requested = self._draining = self._knows_timeline = self._has_coroutines = False
-        self._forced = threading.Event()
-        self._abandon = threading.Event()
-        self._limit_may_be_free = False
-        self._claim_asked = self._claim_answered = self._notified = self._swept = self._searched = float("-inf")
-        self._claimed = self._reported_claimed = 0
-        self._look_until = float("-inf")
-        self._timeouts = itertools.count(1)
-        self.finisher = Finisher(leases, self._jobs, self._abandon)
-        self._deadlines = DeadlineWatcher(self._count_timeout, using=using)
-        in_flight = in_flight or InFlightTable(options.slots)
-        self._chunks = ChunkClaimer(leases, self._jobs, lambda: self._threads_lane.claimer.limits)
-        self._runners = [
-            Runner(
-                self._jobs,
-                self.finisher,
-                leases,
-                number,
-                in_flight=in_flight,
-                watcher=self._deadlines,
-                # A number of jobs is exact only if one thread claims them.
-                chunks=None if self._counts_jobs else self._chunks,
-            )
-            for number in range(options.concurrency)
-        ]
-        self._coroutines = AsyncLane(
-            self._jobs,
-            self.finisher,
-            leases,
-            places=options.async_concurrency,
-            threads=options.concurrency,
-            first_slot=options.concurrency,
-            in_flight=in_flight,
-            watcher=self._deadlines,
-            on_room=self._job_ended,
-        )
+        of_functions = new_claimer(tasks=partial(registry.task_names, is_async=False))
         of_coroutines = new_claimer(tasks=partial(registry.task_names, is_async=True))
-        places = self._coroutines
-        self._async_lane = _Lane(of_coroutines, lambda: places.room, places.start, lambda: places.room == 1, _GATHER_S)
-        self._cancellations = Cancellations(leases, self._jobs, (*self._runners, self._coroutines))
+        self._chunks = ChunkClaimer(leases, jobs, lambda: of_functions.limits)
+        most = None if options.burst else options.max_jobs
+        self._crew = Crew(
+            jobs,
+            leases,
+            threads=options.concurrency,
+            coroutines=options.async_concurrency,
+            in_flight=in_flight,
+            chunks=self._chunks if most is None else None,  # a number of jobs is exact only if one thread claims them
+            on_room=self._job_ended,
+            on_timeout=self._count_timeout,
+        )
+        lane = self._crew.lane
+        self._sources = Sources(
+            Source(of_functions, jobs.room, jobs.put, lambda: jobs.is_low, 0.0),
+            Source(of_coroutines, lambda: lane.room, lane.start, lambda: lane.room == 1, _GATHER_S),
+            most=most,
+        )
+        self._cancellations = Cancellations(leases, jobs, self._crew.members)
+        self._timeouts = itertools.count(1)
+        self._swept = self._searched = float("-inf")
+        self._reported_claimed = 0
+
+    @property
+    def finisher(self) -> Finisher:
+        """The thread that writes successes."""
+        return self._crew.finisher
 
     def notify(self, payload: str = "") -> bool:
         """Claim now, unless another process of this worker is idle and will; return whether it will. Thread-safe.
@@ -198,26 +194,19 @@ class Worker(Loop):
             self._cancellations.notify()
         elif self._idle.another_answers:
             return True
-        now = time.monotonic()
-        if payload == MORE:
-            self._look_until = now + SECOND_POLL.total_seconds()
-        self._notified = now
+        self._sources.notify(more=payload == MORE)
         self.wake()
         return False
 
     def stop(self) -> None:
         """Stop gracefully; a second call forces it."""
-        if self._stop_requested:
-            self._forced.set()
-        self._stop_requested = True
+        self._move(State.FORCED if self._state in (State.STOPPING, State.FORCED) else State.STOPPING)
         super().stop()
 
     def run(self) -> bool:
         self._swept = time.monotonic()
-        threads: tuple[Loop | Runner, ...]
-        threads = (self.finisher, self._deadlines, *self._runners, self._listener)
-        for thread in threads:
-            thread.start()
+        self._crew.start()
+        self._listener.start()
         try:
             return super().run()
         finally:
@@ -225,73 +214,61 @@ class Worker(Loop):
 
     def poll(self) -> float:
         """Claim once, feed the runners, and give back jobs that this process should not keep."""
-        if self._limit_may_be_free:
-            self.stopping.wait(max(0.0, self._claim_asked + LIMIT_WAIT_S[0] - time.monotonic()))
-            self._limit_may_be_free = False
+        self._sources.wait_for_limit(self.stopping)
         if overdue := self._jobs.overdue():  # another process may be idle
             self._give_back(overdue, "waited behind a long job", level=logging.INFO)
             enqueue.wake_ups.after_commit(self.using)
         self._cancellations.poll()
-        if not self._knows_timeline:
+        if self._state is State.DOUBTING:
             # A failover can lose the last heartbeats; others might take the next jobs from a process that looks dead.
             if not self._leases.has_fresh_heartbeat():
                 return _HEARTBEAT_LATE_S
             self._leases.timeline.record()
-            self._knows_timeline = True
+            self._move(State.CLAIMING)
         self._claim()
-        self._coroutines.report_waits()
+        self._crew.lane.report_waits()
         if time.monotonic() - self._swept > _SWEEP_S:
             self._give_back_unknown()
             self._swept = time.monotonic()
         ended_runs.flush_when_due(using=self.using)
         progress.writer.flush_when_due(using=self.using)
-        if not self._left():
+        if not self._sources.left:
+            self._move(State.HANDING_OVER)
             self._hand_over()
             return 0.0
-        if time.monotonic() - self._searched >= _FIND_S[bool(self._last_claim.jobs)]:
+        if time.monotonic() - self._searched >= _FIND_S[bool(self._sources.last.jobs)]:
             found = registry.find_waiting(using=self.using)
             self._searched = time.monotonic()
             if found:
                 return 0.0
-        if self._hungry:
-            return self._room_wait_s()
+        if self._sources.are_hungry:
+            return self._sources.room_wait_s(self._jobs.wait_for_room)
         return self._burst_wait_s() if self._options.burst else self._wait_s()
 
     def on_outage(self) -> None:
         """Sweep soon: a claim may have been committed although its answer never arrived."""
         self._swept = float("-inf")
-        self._knows_timeline = False
-        self._answer_no_wake_ups()
+        self._move(State.DOUBTING)
+        self._idle.answer(listening=False)
 
     def finish(self) -> bool:
         """Give back jobs that have not started; let the others run, then interrupt them, and finally abandon them."""
-        self._answer_no_wake_ups()
+        self._idle.answer(listening=False)
         began = time.monotonic()
         grace_s, run_on_s = conf.shutdown_grace.total_seconds(), conf.shutdown_interrupt_after.total_seconds()
-        runs = [run for runner in self._runners if (run := runner.current) is not None] + self._coroutines.runs
+        runs = self._crew.runs
         jobs = ", ".join([*(f"{run.job.task} {run.id}" for run in runs[:_NAMED]), *(["…"] if runs[_NAMED:] else [])])
         log_event(logging.INFO, events.PROCESS_STOPPING, running=len(runs), jobs=jobs)
         unstarted = self._jobs.close()
         self._attempt_twice(lambda: self._leases.give_back(unstarted))
         self._wait_idle(began + run_on_s)
         if not self._jobs.wait_idle(0):
-            for interrupt in (*(runner.interrupt_current for runner in self._runners), self._coroutines.interrupt_all):
-                # Cancelling a query talks to the database, which may not answer: one thread each, so that no runner
-                # waits for another.
-                threading.Thread(target=interrupt, name="salon-jobs-interrupt", daemon=True).start()
+            self._crew.interrupt_all()
             end = began + grace_s - min(_LEAVE_S, (grace_s - run_on_s) / 2)
-            now = time.monotonic()
-            self._wait_idle(min(end, now + _FORCED_S) if self._forced.is_set() else end, forcible=False)
+            is_forced = self._state is State.FORCED
+            self._wait_idle(min(end, time.monotonic() + _FORCED_S) if is_forced else end, forcible=False)
         is_clean = self._jobs.wait_idle(0)
-        self._abandon.set()
-        if is_clean:
-            for runner in self._runners:
-                runner.join(_FORCED_S)
-            self._coroutines.end(_FORCED_S)
-        self.finisher.stop()
-        self.finisher.join(_FORCED_S)
-        self._deadlines.stop()
-        self._deadlines.join()
+        self._crew.end(is_idle=is_clean)
         # Jobs that did not end, and claims with a lost answer.
         self._attempt_twice(lambda: self._give_back(self._leases.other_leases(()), "shutdown"))
         self._attempt_twice(lambda: ended_runs.flush(using=self.using))
@@ -300,7 +277,7 @@ class Worker(Loop):
 
     def report(self) -> dict[str, Any]:
         """Return what was counted since the last report, for ``RunTotals.add``. Not thread-safe."""
-        total = self._claimed + self._chunks.claimed
+        total = self._sources.claimed + self._chunks.claimed
         claimed, self._reported_claimed = total - self._reported_claimed, total
         return {"claimed": claimed, "rows": ended_runs.take_report()}
 
@@ -308,129 +285,69 @@ class Worker(Loop):
         """Return the age of the last claim and whether wake-ups are received."""
         silent_s = self._listener.silent_for_s()
         return {
-            "claimed_s_ago": round(self._age_s(self._claim_answered), 1),
+            "claimed_s_ago": round(self._age_s(self._sources.answered), 1),
             "listening": self._listener.listening,
             "listener_silent_s": None if silent_s == float("inf") else round(silent_s, 1),
         }
 
     def require_ready(self) -> None:
         """Raise NotReady when draining, or when claims are stale or threads have ended."""
-        if self._draining:
+        if self._state is State.DRAINING:
             raise NotReady("too many runs timed out: this process ends and is replaced")
-        if any(lane.room() > 0 for lane in self._lanes) and self._left():  # otherwise it would not claim
-            conf.require_alive(self._age_s(self._claim_answered), "no claim was answered")
+        if (
+            any(source.room() > 0 for source in self._sources.all) and self._sources.left
+        ):  # otherwise it would not claim
+            conf.require_alive(self._age_s(self._sources.answered), "no claim was answered")
         conf.require_alive(self.finisher.behind_s, "the end of a run could not be written")
-        ended = 0 if self.stopping.is_set() else sum(runner.ended for runner in self._runners)
+        ended = 0 if self.stopping.is_set() else self._crew.ended_threads
         if ended:
             raise NotReady(f"{ended} threads that run jobs have ended; restart the process")
+
+    def _move(self, state: State) -> None:
+        """Go on to a state; once it stops, the loop itself has no say any more. Thread-safe."""
+        with self._moving:
+            if state in _STOPS or self._state not in _STOPS:
+                self._state = moved(self._state, state, _NEXT)
 
     def _age_s(self, instant: float) -> float:
         """Return the seconds since an instant, or since the start of this loop if that is later."""
         return time.monotonic() - max(instant, self.began_at)
 
-    @property
-    def _lanes(self) -> tuple[_Lane, ...]:
-        return (self._threads_lane, self._async_lane) if self._has_coroutines else (self._threads_lane,)
-
     def _claim(self, *, scans_again: bool = False) -> None:
-        """Claim for each lane that has room, and note which have none, or a backlog."""
-        self._has_coroutines = registry.has_coroutines()
-        asked, had_backlog = time.monotonic(), self._last_claim.again_in_s == 0
-        before, self._hungry = self._hungry, []
-        for lane in self._lanes:
-            room = min(lane.room(), self._left())
-            # Polled for the sake of the other, a lane that has all it wants waits for wake-ups.
-            is_early = bool(before) and asked - lane.asked < (lane.gather_s if lane in before else _ROOM_S)
-            if room and (scans_again or not is_early or self._notified > lane.asked):
-                self._fill(lane, room, scans_again=scans_again)
-            lane.claimer.refresh_limits()
-            if not room or lane.last.again_in_s == 0:
-                self._hungry.append(lane)
-        self._claim_asked = asked
-        self._last_claim = self._threads_lane.last
-        if self._has_coroutines:
-            self._last_claim = self._last_claim.beside(self._async_lane.last)
-        if self._idle.processes > 1 and self._last_claim.again_in_s == 0 and not had_backlog:
+        had_backlog = self._sources.has_backlog
+        # After the put: a runner that still saw an empty buffer, and shows this process as idle, checks again.
+        self._sources.claim(self.stopping, lambda: self._idle.show(idle=False), scans_again=scans_again)
+        if self._idle.processes > 1 and self._sources.has_backlog and not had_backlog:
             # The others left the wake-up to this one.
-            enqueue.wake_ups.notify(self.using, MORE if asked < self._look_until else "")
-
-    def _fill(self, lane: _Lane, room: int, *, scans_again: bool) -> None:
-        """Claim for a lane, and at once again while it has a backlog and much room.
-
-        What comes between two polls gives the interpreter's lock away several times, and of eight threads with the
-        smallest jobs each keeps it for 5 ms: they had run all that was claimed before the next claim began.
-        """
-        until = time.monotonic() + _FILL_S
-        while True:
-            lane.asked = time.monotonic()
-            lane.last = claim = lane.claimer.claim(room, scans_again=scans_again)
-            self._claim_answered = time.monotonic()
-            self._claimed += len(claim.jobs)
-            if claim.jobs:
-                lane.put(claim.jobs)
-                # After the put: a runner that still saw an empty buffer, and shows this process as idle, checks again.
-                self._idle.show(idle=False)
-            room = min(lane.room(), self._left())
-            if (
-                room < _FILLS_FROM
-                or claim.again_in_s != 0
-                or self._claim_answered > until
-                or self._has_coroutines
-                or self.stopping.is_set()
-            ):
-                return
-
-    def _room_wait_s(self) -> float:
-        """Wait a moment for room; or return for how long to wait for it, and for wake-ups of the other lane."""
-        if not self._has_coroutines:
-            self._jobs.wait_for_room(_ROOM_S)
-            return 0.0
-        now = time.monotonic()
-        waits_s = (lane.asked + lane.gather_s - now if lane.room() else _ROOM_S for lane in self._hungry)
-        return max(0.0, min(waits_s))
-
-    def _left(self) -> int:
-        """Return how many jobs this process may still claim."""
-        return max(0, (self._options.max_jobs or 0) - self._claimed) if self._counts_jobs else sys.maxsize
-
-    @property
-    def _counts_jobs(self) -> bool:
-        return self._options.max_jobs is not None and not self._options.burst
+            enqueue.wake_ups.notify(self.using, MORE if self._sources.expects_more else "")
 
     def _hand_over(self) -> None:
         """Stop, to be replaced, once all claimed jobs have ended, however long that takes: none is interrupted."""
-        self._answer_no_wake_ups()
-        if self._jobs.wait_idle(_ROOM_S) and not self.stopping.is_set():
-            log_event(logging.INFO, events.PROCESS_DRAINING, reason="jobs", jobs=self._claimed)
+        self._idle.answer(listening=False)
+        if self._jobs.wait_idle(ROOM_S) and not self.stopping.is_set():
+            log_event(logging.INFO, events.PROCESS_DRAINING, reason="jobs", jobs=self._sources.claimed)
             super().stop()
 
     def _wait_s(self) -> float:
         """Return the seconds until another claim is worthwhile without a wake-up."""
-        if self._notified > self._claim_asked:
+        if not (wait_s := self._sources.wait_s()):
             return 0.0
-        waits_s = [conf.poll_interval.total_seconds()]
-        if self._claim_asked < self._look_until:
-            # The last of these claims comes when all jobs that the wake-up announced are committed.
-            look_at = min(self._claim_asked + _LOOK_AGAIN_S[bool(self._last_claim.jobs)], self._look_until)
-            waits_s.append(max(0.0, look_at - time.monotonic()))
-        if self._last_claim.again_in_s is not None:
-            waits_s.append(self._last_claim.again_in_s)
+        waits_s = [wait_s]
         if waiting := self._jobs.has_waiting():
             waits_s.append(OVERDUE_S)
-        if running := self._jobs.running_count() + self._coroutines.running_count:
+        if running := self._jobs.running_count() + self._crew.lane.running_count:
             waits_s.append(cancellations.POLL_EVERY_S)
-        self._is_listening = self._listener.listening is True
-        self._idle.show(idle=self._is_listening and not (waiting or running))
+        self._idle.answer(listening=self._listener.listening is True, idle=not (waiting or running))
         return min(waits_s)
 
     def _burst_wait_s(self) -> float:
         """Return the seconds until another claim; stop if nothing is due any more."""
-        claim = self._last_claim
+        claim = self._sources.last
         if claim.again_in_s is not None:
             return claim.again_in_s
-        if not claim.jobs and self._jobs.wait_idle(min(conf.poll_interval.total_seconds(), _ROOM_S)):
+        if not claim.jobs and self._jobs.wait_idle(min(conf.poll_interval.total_seconds(), ROOM_S)):
             self._claim(scans_again=True)
-            has_found = self._last_claim.jobs or self._last_claim.again_in_s is not None
+            has_found = self._sources.last.jobs or self._sources.last.again_in_s is not None
             if not has_found and not registry.find_waiting(using=self.using):
                 self.stopping.set()
         return 0.0
@@ -438,30 +355,23 @@ class Worker(Loop):
     def _job_ended(self) -> None:
         """Answer wake-ups if that was the last job. Claim again soon if a limit was full: a place may be free now."""
         # Not with a backlog: the others would leave wake-ups to this process, which wakes them only once.
-        if self._is_listening and self._is_idle and all(lane.last.again_in_s != 0 for lane in self._lanes):
+        if self._idle.is_listening and self._is_idle and not self._sources.has_backlog:
             self._idle.show(idle=True)
-            if not (self._is_listening and self._is_idle):
+            if not (self._idle.is_listening and self._is_idle):
                 self._idle.show(idle=False)
-        if self._has_coroutines and any(lane.has_room() for lane in self._hungry):
-            self.wake()
-        if self._last_claim.throttled:
-            self._limit_may_be_free = True
+        if self._sources.job_ended():
             self.wake()
 
     @property
     def _is_idle(self) -> bool:
-        return self._jobs.is_idle and not self._coroutines.running_count
-
-    def _answer_no_wake_ups(self) -> None:
-        self._is_listening = False
-        self._idle.show(idle=False)
+        return self._jobs.is_idle and not self._crew.lane.running_count
 
     def _count_timeout(self) -> None:
         """Stop after a number of timeouts, to be replaced: an interrupt may have left the process in any state."""
         count = next(self._timeouts)
         if count == conf.terminate_after_timeouts and not self.stopping.is_set() and not self._options.burst:
             log_event(logging.WARNING, events.PROCESS_DRAINING, reason="timeouts", timeouts=count)
-            self._draining = True
+            self._move(State.DRAINING)
             super().stop()
 
     def _give_back_unknown(self) -> None:
@@ -484,7 +394,7 @@ class Worker(Loop):
                 end_begun(job_id, lease, self._leases)
 
     def _wait_idle(self, until: float, *, forcible: bool = True) -> None:
-        while (remaining_s := until - time.monotonic()) > 0 and not (forcible and self._forced.is_set()):
+        while (remaining_s := until - time.monotonic()) > 0 and not (forcible and self._state is State.FORCED):
             if self._jobs.wait_idle(min(remaining_s, 0.1)):
                 return
 

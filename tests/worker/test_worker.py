@@ -18,12 +18,12 @@ from salon_jobs.conf import Settings
 from salon_jobs.core.errors import NotReady
 from salon_jobs.db.notify import MORE, SECOND_POLL, WakeUps
 from salon_jobs.jobs import enqueue
-from salon_jobs.worker import cancellations, in_flight
-from salon_jobs.worker import worker as worker_module
+from salon_jobs.worker import cancellations, in_flight, sources
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.claim import Claim, Claimer
 from salon_jobs.worker.in_flight import IdleTable
 from salon_jobs.worker.runner import Runner
+from salon_jobs.worker.sources import ROOM_S
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.settings import url_for
@@ -81,13 +81,13 @@ def test_full_worker_without_backlog(process_id: int, monkeypatch: pytest.Monkey
     rooms = cycle([1, 0])  # before and after the claim
     monkeypatch.setattr(JobBuffer, "room", lambda _: next(rooms))
     worker = Worker(process_id, WorkerOptions(concurrency=1), using="default")
-    assert worker.poll() > worker_module._ROOM_S
+    assert worker.poll() > ROOM_S
 
 
 @pytest.mark.usefixtures("without_listener")
 def test_wake_up_for_more(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker looks for more by itself."""
-    monkeypatch.setattr(worker_module, "SECOND_POLL", timedelta(seconds=2 * LIMIT_S))  # however slow the machine is
+    monkeypatch.setattr(sources, "SECOND_POLL", timedelta(seconds=2 * LIMIT_S))  # however slow the machine is
     claims: list[float] = []
     claim = Claimer.claim
 
@@ -143,7 +143,7 @@ def test_backlog_wakes_other_processes(
     """They left the wake-up to this one; what follows unannounced is theirs too."""
     ours, others = idle_tables
     monkeypatch.setattr(WakeUps, "news", lambda _: news)
-    monkeypatch.setattr(worker_module, "SECOND_POLL", timedelta(minutes=1))  # however slow the machine is
+    monkeypatch.setattr(sources, "SECOND_POLL", timedelta(minutes=1))  # however slow the machine is
     channel = enqueue.wake_ups.channel
     with psycopg.connect(url_for("app"), autocommit=True) as other:
         other.execute(f"LISTEN {channel}".encode())
