@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 
 from django.db import Error, OperationalError
 
@@ -24,6 +25,7 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.program import started_in
+from salon_jobs.core.states import moved
 from salon_jobs.core.vital import vitally
 from salon_jobs.db import statements
 from salon_jobs.db.statements import is_held_up
@@ -222,6 +224,36 @@ _STUCK_S = 60.0
 FRESH_S = 5.0
 
 
+class Life(Enum):
+    """Where a child stands, for its supervisor.
+
+    ========  ==============================================================================  =================
+    State     Meaning                                                                         Goes on to
+    ========  ==============================================================================  =================
+    WORKING   runs jobs                                                                       DRAINING, KILLED
+    DRAINING  one of them ran past its limit: it was asked to stop, and others have a moment  ALONE, KILLED
+              to end
+    ALONE     only those past their limit still run: the last ends are written                DRAINING, KILLED
+    KILLED    it was killed, and its jobs will be rescued; ``BLAMELESS``: without a charge
+    ========  ==============================================================================  =================
+    """
+
+    WORKING = "working"
+    DRAINING = "draining"
+    ALONE = "alone"
+    KILLED = "killed"
+    BLAMELESS = "killed, its jobs blameless"
+
+
+_KILLED: Final = (Life.KILLED, Life.BLAMELESS)
+_NEXT: Final[dict[Life, tuple[Life, ...]]] = {
+    Life.WORKING: (Life.DRAINING, *_KILLED),
+    Life.DRAINING: (Life.ALONE, *_KILLED),
+    Life.ALONE: (Life.DRAINING, *_KILLED),
+    **dict.fromkeys(_KILLED, ()),
+}
+
+
 class ChildSupervisor(Loop):
     """Loop that keeps one child alive until stopped; problems of another child never delay it.
 
@@ -234,10 +266,9 @@ class ChildSupervisor(Loop):
         self._plan = plan
         self._heartbeat = heartbeat
         self._registered = registered
-        self._killed_at: float | None = None
-        self._is_blameless = False
-        self._draining_since: float | None = None
-        self._alone_since: float | None = None
+        self._life, self._moving = Life.WORKING, threading.Lock()
+        # When the present child was asked to stop for a late job, and when it came to its state (monotonic seconds).
+        self._draining_since = self._life_since = 0.0
         self._stuck_since: float | None = None
         self._lock_probe = Probe(self._ask_for_lock)
         self.process: ChildProcess | None = None
@@ -259,8 +290,7 @@ class ChildSupervisor(Loop):
     def kill(self, reason: str, *, blameless: bool = False) -> None:
         """Kill the child at once; ``blameless``: its jobs are requeued without being charged."""
         child = self.process
-        if child is not None and self._killed_at is None:
-            self._is_blameless, self._killed_at = blameless, time.monotonic()
+        if child is not None and self._move(Life.BLAMELESS if blameless else Life.KILLED):
             log_event(logging.WARNING, events.CHILD_KILLED, process_id=child.process_id, pid=child.pid, reason=reason)
             child.kill()
 
@@ -274,14 +304,15 @@ class ChildSupervisor(Loop):
         late = sum(run.kill_at <= now for run in runs)
         if child is None or not late:
             return
-        if self._draining_since is None:
+        if self._life is Life.WORKING:
+            self._move(Life.DRAINING)
             self._draining_since = now
             child.stop()
-            return
-        self._alone_since = None if late < len(runs) else self._alone_since or now
-        has_written = self._alone_since is not None and now - self._alone_since > _LAST_WRITES_S
-        if has_written or now - self._draining_since > _DRAIN_S:
-            self.kill("a job ran past its limit", blameless=True)
+        elif self._life in (Life.DRAINING, Life.ALONE):
+            self._move(Life.DRAINING if late < len(runs) else Life.ALONE)
+            has_written = self._life is Life.ALONE and now - self._life_since > _LAST_WRITES_S
+            if has_written or now - self._draining_since > _DRAIN_S:
+                self.kill("a job ran past its limit", blameless=True)
 
     def kill_if_stuck(self) -> None:
         """Kill a child that could not write an end for a minute in which the database answered.
@@ -297,6 +328,14 @@ class ChildSupervisor(Loop):
         self._stuck_since = self._stuck_since or now
         if now - self._stuck_since > _STUCK_S and not self._waits_for_lock():
             self.kill(f"no end of a run could be written for {report['stuck_s']:.0f} s")
+
+    def _move(self, life: Life) -> bool:
+        """Go on to a state, unless another thread has killed the child; return whether that is new."""
+        with self._moving:
+            if self._life in (life, *_KILLED):
+                return False
+            self._life, self._life_since = moved(self._life, life, _NEXT), time.monotonic()
+        return True
 
     def _ask_for_lock(self) -> bool:
         name = application_name(0 if self.process is None else self.process.process_id)
@@ -328,7 +367,7 @@ class ChildSupervisor(Loop):
             self.early_deaths += 1
             end = f"{type(error).__name__}: {error}"
         if self._plan.options.burst:
-            is_done = end is None and self._draining_since is None
+            is_done = end is None and self._life is Life.WORKING
             if not is_done and self.early_deaths >= _BURST_TRIES:
                 self.is_clean = False
                 is_done = True
@@ -342,7 +381,7 @@ class ChildSupervisor(Loop):
 
     def _run_child(self) -> tuple[str | None, float]:
         """Run one child to its end and rescue its jobs; return how it ended (None: cleanly) and how long it lived."""
-        self._killed_at = self._draining_since = self._alone_since = self._stuck_since = None
+        self._life, self._stuck_since = Life.WORKING, None
         child = self.process = ChildProcess(self._plan, self._number)
         self._registered.wait()
         if self.stopping.is_set():
@@ -355,7 +394,7 @@ class ChildSupervisor(Loop):
         in_order = status == 0 and not child.runs()
         # The rescue deals with a death nobody asked for; a child that had not begun to work has ended cleanly enough.
         self.is_clean = in_order or not self.stopping.is_set() or child.report is None
-        died_early = not in_order and self._killed_at is None and lived_s < _YOUNG_S
+        died_early = not in_order and self._life not in _KILLED and lived_s < _YOUNG_S
         self.early_deaths = self.early_deaths + 1 if died_early else 0
         if child.process_id:
             self._heartbeat.drop(child.process_id)
@@ -384,8 +423,8 @@ class ChildSupervisor(Loop):
         charged = [*(run.job_id for run in runs), *(child.report or {}).get("unwritten", ())]
         if self.stopping.is_set() and 0 < status != DEAD_EXIT:
             charged = []  # it gave its jobs back, or tried to
-        elif self._killed_at is not None and self._is_blameless:
-            overdue, charged = [run for run in runs if run.kill_at <= self._killed_at], []
+        elif self._life is Life.BLAMELESS:
+            overdue, charged = [run for run in runs if run.kill_at <= self._life_since], []
         try:
             end = describe_end(status)
             rescue_process(child.process_id, None, using=self.using, end=end, charged=charged, overdue=overdue)

@@ -1,4 +1,4 @@
-"""Ends of runs: of successes in batches, by one statement and one write to the log; of others one by one."""
+"""Record how runs ended: successes in batches, by one statement and one write to the log; all others one by one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import logging
 import threading
 import time
 from collections import deque
-from itertools import chain
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from django.db import DataError, Error, IntegrityError
@@ -54,6 +56,66 @@ _WAITED: Final = ("55P03", _TIMEOUT)
 _TRIES: Final = 3
 
 
+class Verdict(Enum):
+    """What becomes of a part of a batch that could not be written.
+
+    =========  ========================================================  =======================================
+    Verdict    After                                                     Then
+    =========  ========================================================  =======================================
+    WAIT       an outage, or an error that has not come back often       the same part is written again
+    SPLIT      a refusal of several runs, or what is too much at once    its halves are written, one by one
+    FAIL       a refusal of one run                                      its failure is written instead
+    GIVE_BACK  a refusal of that, too                                    the job is given back by a sweep
+    =========  ========================================================  =======================================
+    """
+
+    WAIT = "wait"
+    SPLIT = "split"
+    FAIL = "fail"
+    GIVE_BACK = "give back"
+
+
+@dataclass(slots=True)
+class _Part:
+    """Runs whose ends are written together, and how often the server has refused them."""
+
+    runs: list[JobRun]
+    # How often an error that may have another reason must come back until the part is split.
+    tries: int = _TRIES
+    refusals: int = 0
+    # What is written instead of the success of one run.
+    failure: Outcome | None = None
+
+    def verdict(self, error: Exception, answers: Callable[[], bool]) -> Verdict:
+        """Return what to do after this error; ``answers`` tells whether the database does."""
+        is_alone = len(self.runs) == 1
+        if not (_sqlstate(error).startswith(_OUTAGES) or (is_alone and self._lacks(error))) and answers():
+            self.refusals += 1
+        is_too_much = isinstance(error.__cause__ or error, _TOO_MUCH) and not is_alone
+        needed = 1 if isinstance(error, _REFUSALS) or is_too_much else _TRIES if is_alone else self.tries
+        if self.refusals < needed:
+            return Verdict.WAIT
+        if not is_alone:
+            return Verdict.SPLIT
+        return Verdict.FAIL if self.failure is None else Verdict.GIVE_BACK
+
+    def halves(self) -> tuple[_Part, _Part]:
+        """Return the later and the earlier half."""
+        half = len(self.runs) // 2
+        return _Part(self.runs[half:], tries=1), _Part(self.runs[:half], tries=1)
+
+    def _lacks(self, error: Exception) -> bool:
+        """Return whether one end met a server without time or resources, which is no fault of an end of this size.
+
+        The end of a run without a result, and a failure, are as small as ends can be.
+        """
+        [running] = self.runs
+        is_least = self.failure is not None or running.result is None
+        if _sqlstate(error) == _TIMEOUT:
+            return is_least or not size_of(running)
+        return is_least and _sqlstate(error).startswith(_RESOURCES)
+
+
 class Finisher(Loop):
     """Ends of a process's runs: successes, written by this loop in batches, and all others, by the threads that ran.
 
@@ -84,8 +146,8 @@ class Finisher(Loop):
         self._ended: deque[JobRun] = deque()
         self._held_up: deque[tuple[JobRun, Outcome]] = deque()
         self._try_held_up_at = float("inf")
-        # What is left of the current batch.
-        self._parts: list[list[JobRun]] = []
+        # What is not written yet of the current batch.
+        self._parts: list[_Part] = []
         self._progressed_at = time.monotonic()
         self._most_per_statement, self._most_kept = most_per_statement, most_kept
 
@@ -93,7 +155,7 @@ class Finisher(Loop):
     def behind_s(self) -> float:
         """How long the oldest success has been waiting to be written, in seconds; 0 if none is."""
         now = time.monotonic()
-        return max((now - (run.ended or now) for run in (*chain(*self._parts), *self._ended.copy())), default=0.0)
+        return max((now - (run.ended or now) for run in (*self._of_batch(), *self._ended.copy())), default=0.0)
 
     @property
     def stuck_s(self) -> float:
@@ -195,9 +257,7 @@ class Finisher(Loop):
 
         So the one run that it refuses is found, and fails. ``is_tidy``: the loop has just tidied the connections.
         """
-        parts = self._parts = [batch]
-        # How often an error that may have another reason must come back until a part is split.
-        tries, refusals, failure = _TRIES, 0, None
+        parts = self._parts = [_Part(batch)]
         try:
             while parts:
                 part = parts[-1]
@@ -205,42 +265,35 @@ class Finisher(Loop):
                     if not is_tidy:
                         tidy_connections()
                     is_tidy = False
-                    if failure is None:
-                        self._write_once(part)
+                    if part.failure is None:
+                        self._write_once(part.runs)
                     else:
-                        self._settle(part[0], failure)
-                        part.clear()
+                        self._settle(part.runs[0], part.failure)
+                        part.runs.clear()
                 except (Error, MemoryError) as error:
-                    for running in part:
+                    for running in part.runs:
                         running.is_unclear = True
-                    sqlstate = _sqlstate(error)
-                    if sqlstate in _WAITED:
+                    if _sqlstate(error) in _WAITED:
                         self._progressed()
-                    is_alone = len(part) == 1
-                    is_outage = sqlstate.startswith(_OUTAGES) or (is_alone and _lacks(error, part[0], failure))
-                    refusals += not is_outage and self._answers()
-                    is_too_much = isinstance(error.__cause__ or error, _TOO_MUCH) and not is_alone
-                    needed = 1 if isinstance(error, _REFUSALS) or is_too_much else _TRIES if is_alone else tries
-                    if refusals < needed:
-                        if self._abandon.wait(self.outage.lost(error)):
-                            break
-                    elif not is_alone:
-                        half = len(part) // 2
-                        parts[-1:] = part[half:], part[:half]
-                        tries, refusals = 1, 0
-                    elif failure is None:
-                        refusals, failure = 0, refused(part[0], error)
-                    else:  # not even its failure can be written
-                        logger.exception("the end of job %s could not be written; it is given back", part[0].id)
-                        self._jobs.forget([part.pop().job])
+                    match part.verdict(error, self._answers):
+                        case Verdict.WAIT:
+                            if self._abandon.wait(self.outage.lost(error)):
+                                break
+                        case Verdict.SPLIT:
+                            parts[-1:] = part.halves()
+                        case Verdict.FAIL:
+                            part.refusals, part.failure = 0, refused(part.runs[0], error)
+                        case Verdict.GIVE_BACK:
+                            running = part.runs.pop()
+                            logger.exception("the end of job %s could not be written; it is given back", running.id)
+                            self._jobs.forget([running.job])
                 else:
                     self.outage.over()
                     self._progressed()
-                if not part:
+                if not part.runs:
                     parts.pop()
-                    refusals, failure = 0, None
         except Exception:  # without this thread no job of the process would ever be recorded as ended
-            jobs = [running.job for running in chain(*parts)]
+            jobs = [running.job for running in self._of_batch()]
             logger.exception("the ends of %s jobs could not be written; they are given back", len(jobs))
             self._jobs.forget(jobs)
         self._parts = []
@@ -326,7 +379,10 @@ class Finisher(Loop):
 
     def _unwritten(self) -> list[JobRun]:
         held_up = [run for running, _ in self._held_up.copy() for run in running.runs]
-        return [*chain(*self._parts), *held_up, *self._ended.copy()]
+        return [*self._of_batch(), *held_up, *self._ended.copy()]
+
+    def _of_batch(self) -> list[JobRun]:
+        return [run for part in self._parts for run in part.runs]
 
     def _progressed(self) -> None:
         self._progressed_at = time.monotonic()
@@ -336,17 +392,6 @@ def size_of(running: JobRun) -> int:
     """Return how many characters a run keeps in memory until its end is written; 0 if that is little."""
     size = len(running.job.payload) + (0 if running.result is None else len(running.result.value))
     return size if size > _SMALL else 0
-
-
-def _lacks(error: Exception, running: JobRun, failure: Outcome | None) -> bool:
-    """Return whether one end met a server without time or resources, which is no fault of an end of this size.
-
-    The end of a run without a result, and a failure, are as small as ends can be.
-    """
-    is_least = failure is not None or running.result is None
-    if _sqlstate(error) == _TIMEOUT:
-        return is_least or not size_of(running)
-    return is_least and _sqlstate(error).startswith(_RESOURCES)
 
 
 def _sqlstate(error: Exception) -> str:
