@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
-from weakref import ref
+from typing import Any, Final
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -19,6 +20,7 @@ from psycopg import Error as PsycopgError
 from psycopg.pq import TransactionStatus
 
 from salon_jobs.core.events import logger
+from salon_jobs.core.states import moved
 from salon_jobs.core.vital import vitally
 from salon_jobs.tenancy.active import ActiveContext, detach_contexts
 from salon_jobs.tenancy.connections import (
@@ -84,8 +86,48 @@ class DatabaseThreads:
             connections.close_all()
 
 
-class Turns(Executor):
-    """What one run asks of the database: its calls, one at a time and in order, each on a thread that is free then.
+class Turn(Enum):
+    """Whether a run has one of the threads.
+
+    =====  =========================================================  ===========================
+    State  Meaning                                                    Goes on to
+    =====  =========================================================  ===========================
+    NONE   it asks for nothing                                        WAITS
+    WAITS  it has asked for a call, and no thread is free yet         HAS
+    HAS    a thread makes one call                                    KEEPS, NONE, WAITS
+    KEEPS  the thread makes its calls alone, or waits for the next:   HAS
+           one has left something open there, such as a transaction
+    =====  =========================================================  ===========================
+    """
+
+    NONE = "none"
+    WAITS = "waits"
+    HAS = "has"
+    KEEPS = "keeps"
+
+
+_NEXT: Final = {
+    Turn.NONE: (Turn.WAITS,),
+    Turn.WAITS: (Turn.HAS,),
+    Turn.HAS: (Turn.HAS, Turn.KEEPS, Turn.NONE, Turn.WAITS),
+    Turn.KEEPS: (Turn.KEEPS, Turn.HAS),
+}
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """Call that a coroutine has asked for: it waits, then it is the current one; or it is given up before."""
+
+    future: asyncio.Future[Any]
+    function: Callable[[], Any]
+    # Whether the run was interrupted after it was asked for, so that its query may be cancelled.
+    is_interrupted: bool = False
+    # When its query was last to be cancelled (monotonic seconds).
+    cancelled_at: float | None = None
+
+
+class RunCalls(Executor):
+    """Database calls of one coroutine: one at a time and in order, each on a pooled thread that is free then.
 
     A run keeps its thread, and so its connection, while it is in the middle of something there, such as a transaction.
 
@@ -95,38 +137,37 @@ class Turns(Executor):
     def __init__(self, threads: DatabaseThreads, alias: str, on_turn: Callable[[BaseDatabaseWrapper], object]) -> None:
         """Prepare; ``on_turn`` gets the connection of each turn, to the database ``alias``."""
         self._threads, self._alias, self._on_turn = threads, alias, on_turn
-        # Each with the number of interrupts before it was asked for: a cancel request may hit those before the last.
-        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any], int]] = SimpleQueue()
-        self._interrupts = 0
-        self._calling: int | None = None
-        # When the query of this call was last to be cancelled (monotonic seconds).
-        self._requested_at: float | None = None
-        # The newest call, and that of those before the last interrupt: weak, or its result would be kept.
-        self._newest: ref[asyncio.Future[Any]] | None = None
-        self._newest_to_cancel: ref[asyncio.Future[Any]] | None = None
         self._lock = threading.Lock()
-        self._has_turn = self._is_ending = False
+        self._turn = Turn.NONE
+        self._asked: SimpleQueue[_Call] = SimpleQueue()
+        # Those that have not ended, and the one that runs.
+        self._open: list[_Call] = []
+        self._current: _Call | None = None
+        self._is_ending = False
         self._left: asyncio.Future[Any] | None = None
         # Held until the server knows of a cancel request: it hits no later call.
         self._cancelling = threading.Lock()
         self._connection: BaseDatabaseWrapper | None = None
         #: open contexts of the run that hold no connection
         self.contexts: list[ActiveContext] = []
-        #: whether a thread waits for the next call of this run alone
-        self.keeps_thread = False
         #: whether a query was cancelled from outside
         self.is_cancelled = False
         #: since when the run waits for a thread, and has one (monotonic seconds)
         self.waits_since: float | None = None
         self.has_since: float | None = None
 
+    @property
+    def keeps_thread(self) -> bool:
+        """Whether a thread waits for the next call of this run alone."""
+        return self._turn is Turn.KEEPS
+
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         future = asyncio.get_running_loop().create_future()
         with self._lock:
-            self._put(future, partial(fn, *args, **kwargs))
-            if self._has_turn:
+            self._put(_Call(future, partial(fn, *args, **kwargs)))
+            if self._turn is not Turn.NONE:
                 return future
-            self._has_turn = True
+            self._go_on_to(Turn.WAITS)
         self._wait()
         return future
 
@@ -134,42 +175,48 @@ class Turns(Executor):
         """Give the thread back, if the run has one, whatever is open on it; return what says when that is done."""
         with self._lock:
             self._is_ending = True
-            if not self._has_turn:
+            if self._turn is Turn.NONE:
                 return None
             self._left = asyncio.get_running_loop().create_future()
-            if self.keeps_thread:
-                self._put(self._left.get_loop().create_future(), lambda: None)
+            if self._turn is Turn.KEEPS:
+                self._put(_Call(self._left.get_loop().create_future(), lambda: None))
             return self._left
 
-    def _put(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
-        self._newest = ref(future)
-        self._calls.put((future, call, self._interrupts))
+    def _put(self, call: _Call) -> None:
+        self._open.append(call)
+        self._asked.put(call)
+
+    def _go_on_to(self, turn: Turn) -> None:
+        self._turn = moved(self._turn, turn, _NEXT)
 
     def may_cancel(self) -> None:
         """Let ``cancel_query`` cancel the calls asked for so far; those after it may clean up."""
         with self._lock:
-            self._interrupts, self._newest_to_cancel = self._interrupts + 1, self._newest
+            for call in self._open:
+                call.is_interrupted = True
 
     def cancel_query(self) -> bool:
-        """Cancel the query that runs now, if it may be; return when the server knows.
+        """Cancel the current query if it may be. Return True once nothing is left to cancel; otherwise call again.
 
-        Return False to be called again, as long as a call that may be cancelled has not ended, was not given up before
-        it began, and has met no error: none of its queries may have begun, or the request came between two of them.
+        Something is left while a call that may be cancelled has not ended, was not given up before it began, and has
+        met no error: none of its queries may have begun, or the request came between two of them. Returns when the
+        server knows.
         """
         with self._cancelling:
-            if self._calling == self._interrupts:
-                return True
-            newest = None if self._newest_to_cancel is None else self._newest_to_cancel()
-            if self._calling is None and (self._is_ending or newest is None or newest.done()):
+            if (call := self._current) is None:
+                with self._lock:
+                    is_left = any(each.is_interrupted and not each.future.done() for each in self._open)
+                return self._is_ending or not is_left
+            if not call.is_interrupted:
                 return True
             if (connection := self._connection) is None or (raw := connection.connection) is None:
                 return False
-            has_failed, before = connection.errors_occurred, self._requested_at
+            has_failed, before = connection.errors_occurred, call.cancelled_at
             if before is not None and (has_failed or time.monotonic() - before < REPEAT_S):
                 return has_failed
             if raw.info.transaction_status != TransactionStatus.ACTIVE:
                 return False
-            self.is_cancelled, self._requested_at = True, time.monotonic()
+            self.is_cancelled, call.cancelled_at = True, time.monotonic()
             try:
                 raw.cancel_safe(timeout=CANCEL_S)
             except PsycopgError as error:
@@ -182,31 +229,36 @@ class Turns(Executor):
 
     def _take_turn(self) -> None:
         self.waits_since, self.has_since = None, time.monotonic()
+        with self._lock:
+            self._go_on_to(Turn.HAS)
         connection = connections[self._alias]
         if connection.execute_wrappers:  # of no run
             keep_wrappers(connection, connection.execute_wrappers)
         self._on_turn(connection)
         self._connection = connection
-        self._make(*self._calls.get())
-        while self.keeps_thread:
-            self._make(*self._calls.get())
+        self._make(self._asked.get())
+        while self._turn is Turn.KEEPS:
+            self._make(self._asked.get())
         with self._cancelling:
             self._connection = self.has_since = None
         self._leave()
         with self._lock:
-            self._has_turn = not self._calls.empty()
-            left, self._left = (self._left, None) if not self._has_turn else (None, self._left)
-        if self._has_turn:
+            is_last = self._asked.empty()
+            self._go_on_to(Turn.NONE if is_last else Turn.WAITS)
+            left, self._left = (self._left, None) if is_last else (None, self._left)
+        if not is_last:
             self._wait()
         if left is not None:
             _answer(left, left.set_result, None)
 
-    def _make(self, future: asyncio.Future[Any], call: Callable[[], Any], interrupts: int) -> None:
+    def _make(self, call: _Call) -> None:
         """Make one call, and see whether the run keeps the thread before anybody knows that it has ended."""
+        future = call.future
         with self._cancelling:
             if future.cancelled():
+                self._end(call)
                 return
-            self._calling, self._requested_at = interrupts, None
+            self._current = call
         for context in self.contexts:
             if context.is_open:
                 context.attach(connections[context.connection.alias])
@@ -214,25 +266,30 @@ class Turns(Executor):
             self.contexts = []
             remember_connections()
         try:
-            result = call()
+            result = call.function()
         except BaseException as error:  # it belongs to the coroutine that awaits the call
             end_copy(error)
             remember_connections()
-            self._look()
+            self._look(call)
             _answer(future, future.set_exception, error)
         else:
             end_copy()
-            self._look()
+            self._look(call)
             _answer(future, future.set_result, result)
         # Of an error, the frames lead to this one, and the future to the error: all that they hold would stay.
         del future, call
 
-    def _look(self) -> None:
-        """Keep the thread if the run needs it again."""
-        self._calling = None
+    def _look(self, call: _Call) -> None:
+        """End a call, and keep the thread if the run needs it again."""
+        self._current = None
         in_use = any(map(is_in_use, opened_connections()))
         with self._lock:
-            self.keeps_thread = in_use and not self._is_ending
+            self._go_on_to(Turn.KEEPS if in_use and not self._is_ending else Turn.HAS)
+        self._end(call)
+
+    def _end(self, call: _Call) -> None:
+        with self._lock:
+            self._open.remove(call)
 
     def _leave(self) -> None:
         """Leave the thread's connections as the next run may find them, whatever this one did."""

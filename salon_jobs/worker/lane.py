@@ -27,7 +27,7 @@ from salon_jobs.tenancy.active import ActiveContext
 from salon_jobs.worker import deadlines
 from salon_jobs.worker.async_handlers import CoroutineRun, running_loop, until_done
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.database_threads import DatabaseThreads, Turns
+from salon_jobs.worker.database_threads import DatabaseThreads, RunCalls
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.ends import identify
 from salon_jobs.worker.finisher import Finisher, size_of
@@ -48,7 +48,7 @@ _INTERRUPT_S: Final = 1.0
 class AwaitingRun(JobRun):
     """Run of a coroutine. Its connection is that of its latest turn on one of the threads."""
 
-    turns: Turns
+    calls: RunCalls
     slot: int
     is_over = False
     # Cancels the coroutine, from any thread; None until there is one.
@@ -57,23 +57,23 @@ class AwaitingRun(JobRun):
     @property
     def may_hold_transaction(self) -> bool:
         """Whether a thread waits for the run, in the middle of something."""
-        return self.turns.keeps_thread
+        return self.calls.keeps_thread
 
     def as_store(self) -> AbstractContextManager[object]:
         """Return the context of the handler, which each turn attaches to its connection."""
-        return _StoreOfTurns(self)
+        return _StoreOfCalls(self)
 
 
-class _StoreOfTurns:
+class _StoreOfCalls:
     def __init__(self, running: AwaitingRun) -> None:
         assert running.store_id is not None  # noqa: S101 - it is a store task
-        self._turns = running.turns
+        self._calls = running.calls
         self._context = ActiveContext(running.connection, running.store_id, atomic=False, by_statement=True)
         self._context.holds = False
 
     def __enter__(self) -> None:
         self._context.surround()
-        self._turns.contexts.append(self._context)
+        self._calls.contexts.append(self._context)
 
     def __exit__(self, *_: object) -> None:
         self._context.close()
@@ -132,7 +132,7 @@ class AsyncLane:
             task = registry.get_declaration(job.task)
             running = AwaitingRun(job, task, self._leases, connection, resets_session=True)
             running.slot = self._slots.popleft()
-            running.turns = Turns(self._threads, self._leases.using, partial(setattr, proxy(running), "connection"))
+            running.calls = RunCalls(self._threads, self._leases.using, partial(setattr, proxy(running), "connection"))
             self._runs[job.id, job.lease] = running
             runs.append(running)
         loop.call_soon_threadsafe(self._begin, loop, runs, context=Context())
@@ -161,7 +161,7 @@ class AsyncLane:
         until, cancelled = time.monotonic() + _INTERRUPT_S, threading.Event()
         running_loop().call_soon_threadsafe(cancelled.set)
         cancelled.wait(_INTERRUPT_S)
-        while (runs := [running for running in runs if not running.turns.cancel_query()]) and time.monotonic() < until:
+        while (runs := [running for running in runs if not running.calls.cancel_query()]) and time.monotonic() < until:
             time.sleep(0.01)
 
     def _cancel(self, running: AwaitingRun, kind: type[Interrupted]) -> bool:
@@ -169,7 +169,7 @@ class AsyncLane:
             if running.is_over or (running.interrupted_by is not None and kind is not Interrupted):
                 return False
             running.interrupted_by = running.interrupted_by or kind
-            running.turns.may_cancel()
+            running.calls.may_cancel()
             if running.cancel_coroutine is not None:
                 running.cancel_coroutine()
         return True
@@ -190,14 +190,14 @@ class AsyncLane:
         if now < self._report_at:
             return
         self._report_at = now + _LOOK_EVERY_S
-        waiting = [run for run in self._runs.copy().values() if now - (run.turns.waits_since or now) > _LONG_WAIT_S]
+        waiting = [run for run in self._runs.copy().values() if now - (run.calls.waits_since or now) > _LONG_WAIT_S]
         if not waiting:
             return
         self._report_at = now + _REPORT_EVERY_S
         runs = self._runs.copy().values()
-        held = [(since, run.task, run.id) for run in runs if (since := run.turns.has_since) is not None]
+        held = [(since, run.task, run.id) for run in runs if (since := run.calls.has_since) is not None]
         holders = ", ".join(f"{task} {job_id} for {now - since:.1f} s" for since, task, job_id in sorted(held))
-        first = min(waiting, key=lambda run: run.turns.waits_since or now)
+        first = min(waiting, key=lambda run: run.calls.waits_since or now)
         fields: dict[str, Any] = {"waiting": len(waiting), "threads": self._threads.most, "holders": holders}
         log_event(logging.WARNING, events.DATABASE_THREADS_BUSY, **identify(first.job), **fields)
 
@@ -237,7 +237,7 @@ class AsyncLane:
                 if isinstance(outcome, Succeeded) and not size_of(running):
                     self._finisher.end(running, outcome)
                 else:
-                    await _on_thread(running.turns, around.run, self._finisher.end, running, outcome)
+                    await _on_thread(running.calls, around.run, self._finisher.end, running, outcome)
         except BaseException:  # its place would be missing from then on
             logger.exception("the end of job %s could not be written; it is given back", running.id)
             self._jobs.forget([running.job])  # a sweep gives it back
@@ -249,13 +249,13 @@ class AsyncLane:
 
     async def _execute(self, running: AwaitingRun) -> Outcome:
         """Drive a run, its functions on a thread; return how it ended, once nothing of it runs any more."""
-        life, turns = lifecycle(running), running.turns
+        life, calls = lifecycle(running), running.calls
         try:
             step = next(life)
             while True:
                 try:
                     # As on a thread of its own, what a function leaves in the context is the handler's.
-                    came = await (self._call(step, running) if isinstance(step, dict) else _in_context(turns, step))
+                    came = await (self._call(step, running) if isinstance(step, dict) else _in_context(calls, step))
                 except BaseException as error:  # it belongs to the run
                     step = life.throw(error)
                 else:
@@ -265,15 +265,15 @@ class AsyncLane:
             return cast("Outcome", ended.value)
         finally:
             life.close()
-            if (left := turns.end()) is not None:
+            if (left := calls.end()) is not None:
                 await until_done([left])
 
     async def _call(self, arguments: dict[str, Any], running: AwaitingRun) -> Any:
-        turns, loop = running.turns, asyncio.get_running_loop()
-        run = CoroutineRun(running.declaration.function(**arguments), turns)
+        calls, loop = running.calls, asyncio.get_running_loop()
+        run = CoroutineRun(running.declaration.function(**arguments), calls)
 
         def cancel() -> None:
-            turns.may_cancel()
+            calls.may_cancel()
             run.cancel()
 
         running.cancel_coroutine = partial(loop.call_soon_threadsafe, cancel)
@@ -282,20 +282,20 @@ class AsyncLane:
         return (await run.ended()).result()
 
 
-async def _in_context(turns: Turns, function: Callable[[], R]) -> R:
+async def _in_context(calls: RunCalls, function: Callable[[], R]) -> R:
     """Call a function on one of the threads in the task's context, with the variables that it sets."""
     context = copy_context()
     try:
-        return await _on_thread(turns, context.run, function)
+        return await _on_thread(calls, context.run, function)
     finally:
         for variable, value in context.items():
             if variable.get(None) is not value:
                 variable.set(value)
 
 
-async def _on_thread(turns: Turns, function: Callable[..., R], *arguments: Any, **named: Any) -> R:
+async def _on_thread(calls: RunCalls, function: Callable[..., R], *arguments: Any, **named: Any) -> R:
     """Call a function on one of the threads, to its end, even if the task is cancelled meanwhile."""
-    future: asyncio.Future[R] = turns.submit(function, *arguments, **named)
+    future: asyncio.Future[R] = calls.submit(function, *arguments, **named)
     await until_done([future])
     try:
         return future.result()

@@ -28,7 +28,7 @@ from salon_jobs.tenancy.connections import is_in_use
 from salon_jobs.worker import database_threads
 from salon_jobs.worker import lane as lane_module
 from salon_jobs.worker.async_handlers import running_loop
-from salon_jobs.worker.database_threads import DatabaseThreads, Turns
+from salon_jobs.worker.database_threads import DatabaseThreads, RunCalls
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.support import connected, seen, wait_until_waiting
@@ -322,11 +322,11 @@ def test_stop_cancels_all_before_waiting(work: Work, monkeypatch: pytest.MonkeyP
         finally:
             ended.append(None)
 
-    def cancel_query(_: Turns) -> bool:
+    def cancel_query(_: RunCalls) -> bool:
         eventually(lambda: len(ended), 2)
         return True
 
-    monkeypatch.setattr(Turns, "cancel_query", cancel_query)
+    monkeypatch.setattr(RunCalls, "cancel_query", cancel_query)
     with work.in_lane(handler, count=2) as lane:
         assert all(begun.acquire(timeout=LIMIT_S) for _ in range(2))
         lane.interrupt_all()
@@ -348,14 +348,14 @@ def test_interrupt_spares_cleanup_query(work: Work, monkeypatch: pytest.MonkeyPa
         finally:
             await clean_up()
 
-    def cancel_late(turns: Turns) -> bool:
+    def cancel_late(calls: RunCalls) -> bool:
         wait_until_waiting()
-        is_settled = cancel_query(turns)
+        is_settled = cancel_query(calls)
         seen("SELECT pg_advisory_unlock(2712)")
         return is_settled
 
-    cancel_query = Turns.cancel_query
-    monkeypatch.setattr(Turns, "cancel_query", cancel_late)
+    cancel_query = RunCalls.cancel_query
+    monkeypatch.setattr(RunCalls, "cancel_query", cancel_late)
     seen("SELECT pg_advisory_lock(2712)")
     with work.in_lane(handler, tasks.async_store) as lane:
         assert begun.wait(LIMIT_S)
@@ -446,9 +446,9 @@ def test_interrupt_before_query_was_sent(work: Work, monkeypatch: pytest.MonkeyP
 
     with work.in_lane(handler, count=2) as lane:
         runs: list[Any] = lane.runs
-        turns = [run.turns for run in runs]
-        eventually(lambda: any(each.has_since for each in turns) and any(each.waits_since for each in turns))
-        [waiting] = [run for run in runs if run.turns.waits_since]
+        calls = [run.calls for run in runs]
+        eventually(lambda: any(each.has_since for each in calls) and any(each.waits_since for each in calls))
+        [waiting] = [run for run in runs if run.calls.waits_since]
         interrupting = threading.Thread(target=lane.interrupt, args=(waiting, TimedOut))
         interrupting.start()
         interrupting.join(LIMIT_S)
@@ -461,20 +461,20 @@ def test_interrupt_before_query_was_sent(work: Work, monkeypatch: pytest.MonkeyP
 def test_late_interrupt_cancels_nothing(database: None) -> None:
     """The end of a run has queries, too."""
     threads = DatabaseThreads(1)
-    turns = Turns(threads, "default", lambda _: None)
+    calls = RunCalls(threads, "default", lambda _: None)
 
     def wait() -> None:
         connection.cursor().execute("SELECT pg_advisory_lock(2711)")
 
     async def waited() -> None:
-        await turns.submit(wait)
+        await calls.submit(wait)
 
     seen("SELECT pg_advisory_lock(2711)")
     try:
-        assert turns.end() is None
+        assert calls.end() is None
         ended = asyncio.run_coroutine_threadsafe(waited(), running_loop())
         wait_until_waiting()
-        turns.cancel_query()
+        calls.cancel_query()
     finally:
         seen("SELECT pg_advisory_unlock(2711)")
     assert ended.result(LIMIT_S) is None
