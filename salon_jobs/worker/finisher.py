@@ -56,7 +56,7 @@ _WAITED: Final = ("55P03", _TIMEOUT)
 _TRIES: Final = 3
 
 
-class Verdict(Enum):
+class WriteVerdict(Enum):
     """What becomes of a part of a batch that could not be written.
 
     =========  ========================================================  =======================================
@@ -86,7 +86,7 @@ class _Part:
     # What is written instead of the success of one run.
     failure: Outcome | None = None
 
-    def verdict(self, error: Exception, answers: Callable[[], bool]) -> Verdict:
+    def verdict(self, error: Exception, answers: Callable[[], bool]) -> WriteVerdict:
         """Return what to do after this error; ``answers`` tells whether the database does."""
         is_alone = len(self.runs) == 1
         if not (_sqlstate(error).startswith(_OUTAGES) or (is_alone and self._lacks(error))) and answers():
@@ -94,10 +94,10 @@ class _Part:
         is_too_much = isinstance(error.__cause__ or error, _TOO_MUCH) and not is_alone
         needed = 1 if isinstance(error, _REFUSALS) or is_too_much else _TRIES if is_alone else self.tries
         if self.refusals < needed:
-            return Verdict.WAIT
+            return WriteVerdict.WAIT
         if not is_alone:
-            return Verdict.SPLIT
-        return Verdict.FAIL if self.failure is None else Verdict.GIVE_BACK
+            return WriteVerdict.SPLIT
+        return WriteVerdict.FAIL if self.failure is None else WriteVerdict.GIVE_BACK
 
     def halves(self) -> tuple[_Part, _Part]:
         """Return the later and the earlier half."""
@@ -276,14 +276,14 @@ class Finisher(Loop):
                     if _sqlstate(error) in _WAITED:
                         self._progressed()
                     match part.verdict(error, self._answers):
-                        case Verdict.WAIT:
+                        case WriteVerdict.WAIT:
                             if self._abandon.wait(self.outage.lost(error)):
                                 break
-                        case Verdict.SPLIT:
+                        case WriteVerdict.SPLIT:
                             parts[-1:] = part.halves()
-                        case Verdict.FAIL:
+                        case WriteVerdict.FAIL:
                             part.refusals, part.failure = 0, refused(part.runs[0], error)
-                        case Verdict.GIVE_BACK:
+                        case WriteVerdict.GIVE_BACK:
                             running = part.runs.pop()
                             logger.exception("the end of job %s could not be written; it is given back", running.id)
                             self._jobs.forget([running.job])

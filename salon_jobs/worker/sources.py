@@ -47,7 +47,7 @@ class Want(Enum):
 
 
 @dataclass(slots=True)
-class Source:
+class ClaimSource:
     """Tasks that are claimed together, for the places where they run."""
 
     claimer: Claimer
@@ -67,13 +67,13 @@ class Source:
         return self.want in (Want.ROOM, Want.MORE)
 
 
-class Sources:
+class ClaimSources:
     """Claims of one worker: of functions for its threads, and of coroutines for its loop. Not thread-safe.
 
     ``notify`` and ``job_ended`` may be called by any thread.
     """
 
-    def __init__(self, functions: Source, coroutines: Source, *, most: int | None) -> None:
+    def __init__(self, functions: ClaimSource, coroutines: ClaimSource, *, most: int | None) -> None:
         """Prepare to claim ``most`` jobs, or any number; ``coroutines`` are left out until a task is one."""
         self._functions, self._coroutines = functions, coroutines
         self._most = most
@@ -87,7 +87,7 @@ class Sources:
         self._limit_may_be_free = False
 
     @property
-    def all(self) -> tuple[Source, ...]:
+    def all(self) -> tuple[ClaimSource, ...]:
         return (self._functions, self._coroutines) if self._has_coroutines else (self._functions,)
 
     @property
@@ -154,7 +154,13 @@ class Sources:
             self.last = self.last.merged_with(self._coroutines.last)
 
     def _fill(
-        self, source: Source, room: int, stopping: threading.Event, on_jobs: Callable[[], None], *, scans_again: bool
+        self,
+        source: ClaimSource,
+        room: int,
+        stopping: threading.Event,
+        on_jobs: Callable[[], None],
+        *,
+        scans_again: bool,
     ) -> None:
         """Claim for a source, and at once again while it has a backlog and much room.
 

@@ -34,7 +34,7 @@ from salon_jobs.worker.crew import Crew
 from salon_jobs.worker.ends import end_begun, report_given_back
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
-from salon_jobs.worker.sources import ROOM_S, Source, Sources
+from salon_jobs.worker.sources import ROOM_S, ClaimSource, ClaimSources
 
 _SWEEP_S: Final = 30.0
 _FORCED_S: Final = 1.0
@@ -166,9 +166,9 @@ class Worker(Loop):
             on_timeout=self._count_timeout,
         )
         lane = self._crew.lane
-        self._sources = Sources(
-            Source(of_functions, jobs.room, jobs.put, lambda: jobs.is_low, 0.0),
-            Source(of_coroutines, lambda: lane.room, lane.start, lambda: lane.room == 1, _GATHER_S),
+        self._sources = ClaimSources(
+            ClaimSource(of_functions, jobs.room, jobs.put, lambda: jobs.is_low, 0.0),
+            ClaimSource(of_coroutines, lambda: lane.room, lane.start, lambda: lane.room == 1, _GATHER_S),
             most=most,
         )
         self._cancellations = Cancellations(leases, jobs, self._crew.members)
