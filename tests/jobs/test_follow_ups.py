@@ -133,8 +133,8 @@ def counting_at_once(*ends: Callable[[], object]) -> Generator[list[Future[objec
         yield running
 
 
-def test_counting_waits_without_error(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A statement that the lock's holders make fail would fill the server's log, and be repeated for each batch."""
+def test_counting_waits_for_its_turn(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain batch waits for 20 ms; the statement after it, and those of the next seconds, have no such limit."""
     raised: list[Exception] = []
 
     def hot(*arguments: Any, **options: Any) -> list[Any]:
@@ -150,7 +150,8 @@ def test_counting_waits_without_error(process_id: int, monkeypatch: pytest.Monke
     claimed = claim(process_id)
     with counting_at_once(lambda: finish_many(claimed, process_id)) as [end]:
         assert end.result() == {job.fence for job in claimed}
-    assert (raised, remaining(), len(follow_ups())) == ([], [], 1)
+    assert list(map(statements.is_held_up, raised)) in ([], [True]), "which depends on how long the holder took"
+    assert (remaining(), len(follow_ups())) == ([], 1)
 
 
 def test_crossing_ends_do_not_deadlock(database: None) -> None:
