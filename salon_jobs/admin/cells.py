@@ -18,11 +18,10 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.text import SHOWN_AT_FIRST, beginning
-from salon_jobs.dashboard.labels import ago, exact
 from salon_jobs.jobs import registry
 from salon_jobs.models import Limit
 from salon_jobs.tenancy.names import store_name
-from salon_jobs.words import duration, scope_words
+from salon_jobs.words import ago, duration, exact, scope_words
 
 # What a list or page shows of a row: called by Django with the admin and the row.
 Display = Callable[[Any, Any], SafeString | str]

@@ -56,14 +56,13 @@ from salon_jobs.core.error_report import storable
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import LATEST, counted, error_name
 from salon_jobs.dashboard.jobs import BY_OPERATORS, JobRow, Origin, errors_of, job_page, job_rows, seconds_between
-from salon_jobs.dashboard.labels import ago, exact, instant
 from salon_jobs.dashboard.tasks import declared_tasks
 from salon_jobs.jobs import search
 from salon_jobs.jobs.ordered import PlaceInOrder
 from salon_jobs.jobs.stages import Stage, Stages
 from salon_jobs.models import FanOutRecord, Job, JobError, JobResult, Process
 from salon_jobs.tenancy.names import store_name, store_names
-from salon_jobs.words import distance, duration, scope_words
+from salon_jobs.words import ago, distance, duration, exact, instant, scope_words
 
 _SHOWN = 50
 _SUMMARY = 200

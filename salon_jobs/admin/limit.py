@@ -23,14 +23,13 @@ from salon_jobs.admin.cells import badge, below, scope_name
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.units import short_rate
-from salon_jobs.dashboard.labels import who_paused
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import wake_ups
 from salon_jobs.jobs.limits import LIFTED, ListedLimit, count_by_scope, limit_name, list_limits
 from salon_jobs.jobs.options import parse_rate
 from salon_jobs.models import Limit
-from salon_jobs.words import rate_text
+from salon_jobs.words import rate_text, who_paused
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Limit]

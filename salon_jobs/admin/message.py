@@ -30,12 +30,12 @@ from salon_jobs.admin.cells import age_of, badge, below, count_of, is_whole, jso
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import MessageStatus
 from salon_jobs.core.units import counted
-from salon_jobs.dashboard.labels import ago, pause_of, who_paused
 from salon_jobs.dashboard.relays import COUNTED, OPEN, message_page
 from salon_jobs.inbox.queries import shown_text
 from salon_jobs.models import BlockedAggregate, DestinationState, InboxMessage, Message, Process, RelayPartition, Replay
 from salon_jobs.outbox.control import MOST, MessageCriteria, replay_messages
 from salon_jobs.tenancy.active import current_store_id
+from salon_jobs.words import ago, pause_of, who_paused
 
 _BADGES = {"pending": "waiting", "published": "good", "failed": "bad", "skipped": "quiet"}
 _SEARCHED = 1000

@@ -17,14 +17,13 @@ from salon_jobs.admin.base import reader
 from salon_jobs.admin.dashboard import HEIGHT, WIDTH, plots_of, span_of, svg
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.metrics import BOUNDS_S, BUCKETS, percentile
-from salon_jobs.dashboard.labels import instant, pause_of
 from salon_jobs.dashboard.queues import SPANS
 from salon_jobs.jobs import registry, statistics
 from salon_jobs.jobs.limits import list_limits
 from salon_jobs.jobs.waiting import serves
 from salon_jobs.models import Process
 from salon_jobs.schedules.entries import cron_entries
-from salon_jobs.words import about, duration, rate_text, scope_words
+from salon_jobs.words import about, duration, instant, pause_of, rate_text, scope_words
 
 # Bars of a trend, and how long each of them may be.
 _TREND: Final = 30

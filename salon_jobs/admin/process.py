@@ -24,7 +24,6 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import CronInvalid, SalonJobsError
 from salon_jobs.core.records import EnqueueAction
 from salon_jobs.core.units import counted
-from salon_jobs.dashboard.labels import ago, became_of, instant, override_of, who_paused
 from salon_jobs.dashboard.processes import MOST_HELD, cron, processes
 from salon_jobs.jobs.fan_out import fan_out_progress
 from salon_jobs.jobs.results import JobHandle
@@ -32,7 +31,7 @@ from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.models import CronEntryState, CronTick, FanOutRecord, Job, Process
 from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.schedules.scheduler import job_of, run_cron_entry
-from salon_jobs.words import distance, duration
+from salon_jobs.words import ago, became_of, distance, duration, instant, override_of, who_paused
 
 
 class ProcessAdmin(ReadOnlyAdmin):
@@ -164,7 +163,7 @@ class CronEntryAdmin(ActionAdmin):
             return gettext(_NOT_DECLARED)
         expression = row.in_effect.expression
         shown = format_html("<code>{}</code> {}", expression.line, expression.timezone)
-        return below(shown, override_of(row, row.declared)) if row.line else shown
+        return below(shown, override_of(row, row.declared.expression.line)) if row.line else shown
 
     @admin.display(description=_("payload"))
     def payload(self, row: Any) -> SafeString | str:

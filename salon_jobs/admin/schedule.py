@@ -25,7 +25,6 @@ from salon_jobs.admin.process import RunNow
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import CronInvalid, SalonJobsError
-from salon_jobs.dashboard.labels import ago, became_of, instant, who_paused
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.results import JobHandle
@@ -35,7 +34,7 @@ from salon_jobs.schedules.stored import CHANGED, run_schedule, save_schedule, ti
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.context import context_of
 from salon_jobs.verbs import Verb, verbs_of
-from salon_jobs.words import duration
+from salon_jobs.words import ago, became_of, duration, instant, who_paused
 
 _HISTORY = 20
 _LINE = _("Minute, hour, day of month, month, day of week; or leave it empty and give Every")

@@ -11,7 +11,6 @@ from django.db.models import Model, QuerySet
 from django.utils.translation import gettext, gettext_noop, ngettext
 
 from salon_jobs.core.records import JobState, StoreId
-from salon_jobs.dashboard.labels import followed, instant
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.ordered import PlaceInOrder, place_in_order
 from salon_jobs.jobs.search import NextAttempt, progress_of, retries_ahead
@@ -20,6 +19,7 @@ from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobStep
 from salon_jobs.schedules.scheduler import tick_of
 from salon_jobs.tenancy.names import store_names
+from salon_jobs.words import followed, instant
 
 # Reasons of ended jobs, in words; those of operators with what the admin's log says.
 BY_OPERATORS: Final = {"cancelled": "cancelled", "discarded: by an operator": "discarded"}

@@ -12,11 +12,11 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import CronInvalid
 from salon_jobs.core.records import StoreId
 from salon_jobs.core.units import gettext_noop
-from salon_jobs.dashboard.labels import ENDED, override_of
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.models import CronEntryState
 from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.words import ENDED, override_of
 
 # How many jobs of a process are counted at most: more than it runs and has claimed.
 MOST_HELD: Final = 10_001
@@ -118,11 +118,12 @@ def cron(*, using: str) -> tuple[CronAtWork, ...]:
         timing: tuple[str | None, str | None, str, datetime | None] = (None, None, "", None)
         invalid = ""
         if entry := declared.get(name):
+            instead = override_of(state, entry.expression.line)
             try:
                 expression = entry.overridden(state.line).expression
-                timing = (expression.line, expression.timezone, override_of(state, entry), expression.next_after(now))
+                timing = (expression.line, expression.timezone, instead, expression.next_after(now))
             except CronInvalid as error:
-                timing, invalid = (state.line, entry.expression.timezone, override_of(state, entry), None), str(error)
+                timing, invalid = (state.line, entry.expression.timezone, instead, None), str(error)
         result = gettext_noop("never fired") if tick is None else outcome or ENDED
         entries.append(CronAtWork(name, *timing, tick, fired_at, job_id, result, invalid))
     return tuple(entries)

@@ -12,12 +12,11 @@ from django.utils.translation import gettext_lazy
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.metrics import percentile
 from salon_jobs.core.records import StoreId
-from salon_jobs.dashboard.labels import who_paused
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import Depth, depths, with_declared
 from salon_jobs.models import Limit
 from salon_jobs.tenancy.names import store_names
-from salon_jobs.words import scope_words
+from salon_jobs.words import scope_words, who_paused
 
 HOUR: Final = timedelta(hours=1)
 _RATE_MINUTES: Final = 5

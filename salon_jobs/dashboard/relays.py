@@ -14,10 +14,10 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 
 from salon_jobs.core.records import PARTITIONS, MessageStatus, StoreId
-from salon_jobs.dashboard.labels import instant, pause_of
 from salon_jobs.db import statements
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, RelayPartition
 from salon_jobs.outbox.queries import GateState, gate_state
+from salon_jobs.words import instant, pause_of
 
 OPEN: Final = (MessageStatus.PENDING, MessageStatus.FAILED)
 # Counts of what waits for an operator stop here.

@@ -17,9 +17,9 @@ from salon_jobs import words
 from salon_jobs.admin.base import sees_all_stores
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core import units
-from salon_jobs.dashboard.labels import ago, became_of
 from salon_jobs.jobs.statistics import TaskTotals
 from salon_jobs.tenancy.names import store_name
+from salon_jobs.words import ago, became_of
 
 register: Final = template.Library()
 

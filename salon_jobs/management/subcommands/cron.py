@@ -9,7 +9,6 @@ from django.core.management.base import CommandError, CommandParser
 from rich.text import Text
 
 from salon_jobs.core.records import EnqueueAction
-from salon_jobs.dashboard.labels import became_of
 from salon_jobs.dashboard.processes import cron
 from salon_jobs.management.arguments import add_options, os_user
 from salon_jobs.management.output import Console
@@ -18,6 +17,7 @@ from salon_jobs.models import CronEntryState
 from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.schedules.scheduler import run_cron_entry
 from salon_jobs.verbs import verbs_of
+from salon_jobs.words import became_of
 
 
 class Cron(Subcommand):

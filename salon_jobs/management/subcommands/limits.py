@@ -12,7 +12,6 @@ from rich.text import Text
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import short_rate
-from salon_jobs.dashboard.labels import pause_of
 from salon_jobs.jobs import limits
 from salon_jobs.management.arguments import add_options, unknown_names
 from salon_jobs.management.output import Console
@@ -20,6 +19,7 @@ from salon_jobs.management.subcommands import Subcommand, VerbSubcommand
 from salon_jobs.models import Job, Limit
 from salon_jobs.tenancy.names import store_names
 from salon_jobs.verbs import verbs_of
+from salon_jobs.words import pause_of
 
 
 class SetLimits(Subcommand):

@@ -14,7 +14,6 @@ from rich.text import Text
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.text import shown
 from salon_jobs.core.units import duration
-from salon_jobs.dashboard.labels import became_of
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
 from salon_jobs.management.arguments import add_options, os_user
@@ -25,6 +24,7 @@ from salon_jobs.models import Schedule
 from salon_jobs.schedules.stored import run_schedule, save_schedule, timing_of
 from salon_jobs.tenancy.context import context_of
 from salon_jobs.verbs import verbs_of
+from salon_jobs.words import became_of
 
 _LISTED: Final = 200
 
