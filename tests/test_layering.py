@@ -50,7 +50,7 @@ OWNERS = {
 
 # How often at most a module reads the setting DATABASE: where calls come in. Below, it is a parameter (``using``).
 DOORS = {
-    **dict.fromkeys(("access.strict", "admin.base", "apps", "backend", "checks.bounds", "checks.isolation"), 1),
+    **dict.fromkeys(("access.strict", "admin.reader", "apps", "backend", "checks.bounds", "checks.isolation"), 1),
     **dict.fromkeys(("db.router", "integrations.health_check", "integrations.rest_framework"), 1),
     **dict.fromkeys(("management.output", "management.service", "process.web_roles"), 1),
     **dict.fromkeys(("tenancy.request", "tenancy.resolvers"), 1),

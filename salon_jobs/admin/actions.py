@@ -28,7 +28,8 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext, gettext_noop, ngettext, override
 from django.utils.translation import gettext_lazy as _
 
-from salon_jobs.admin.base import ModelAdmin, ReadOnlyAdmin, may, reader, sees_all_stores
+from salon_jobs.admin.base import ModelAdmin, ReadOnlyAdmin
+from salon_jobs.admin.reader import may, reader, sees_all_stores
 from salon_jobs.core.errors import CronInvalid, OptionInvalid
 from salon_jobs.schedules.cron import CronExpression
 from salon_jobs.tenancy.active import current_store_id

@@ -17,7 +17,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from salon_jobs.admin.base import ReadOnlyAdmin, configured_parts, reader, sees_all_stores
+from salon_jobs.admin.base import ReadOnlyAdmin, configured_parts
+from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.conf import is_eager
 from salon_jobs.core.units import counted, number
 from salon_jobs.dashboard import processes, queues, relays

@@ -23,17 +23,7 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin import filters
 from salon_jobs.admin.actions import ActionAdmin
-from salon_jobs.admin.base import (
-    MOST,
-    OrderedList,
-    as_reader,
-    explained,
-    gone,
-    id_or_other,
-    may,
-    reader,
-    sees_all_stores,
-)
+from salon_jobs.admin.base import MOST, OrderedList, explained, gone, id_or_other
 from salon_jobs.admin.cells import (
     as_json,
     badge,
@@ -50,6 +40,7 @@ from salon_jobs.admin.cells import (
 from salon_jobs.admin.flow_picture import picture
 from salon_jobs.admin.job_actions import JOB_ACTIONS
 from salon_jobs.admin.overview import overview, trend
+from salon_jobs.admin.reader import as_reader, may, reader, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable

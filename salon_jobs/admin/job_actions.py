@@ -16,8 +16,8 @@ from django.utils.translation import gettext, gettext_noop
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import BATCH, Action, ActionForm, actions_of, log_changed, not_done, user_name
-from salon_jobs.admin.base import reader
 from salon_jobs.admin.cells import scope_name
+from salon_jobs.admin.reader import reader
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import OptionInvalid, SalonJobsError, UnknownTask

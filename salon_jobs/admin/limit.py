@@ -18,8 +18,9 @@ from django.utils.translation import gettext, gettext_noop
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import OffersActions, actions_of, user_name
-from salon_jobs.admin.base import ReaderAdmin, reader, sees_all_stores
+from salon_jobs.admin.base import ReaderAdmin
 from salon_jobs.admin.cells import badge, below, scope_name
+from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.units import short_rate

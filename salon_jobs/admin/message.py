@@ -25,8 +25,9 @@ from salon_jobs.admin.actions import (
     say_changed,
     user_name,
 )
-from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, id_or_other, reader, sees_all_stores
+from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, id_or_other
 from salon_jobs.admin.cells import age_of, badge, below, count_of, is_whole, json_of, large, time_of
+from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import MessageStatus
 from salon_jobs.core.units import counted

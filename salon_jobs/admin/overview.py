@@ -13,8 +13,8 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
-from salon_jobs.admin.base import reader
 from salon_jobs.admin.dashboard import HEIGHT, WIDTH, plots_of, span_of, svg
+from salon_jobs.admin.reader import reader
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.metrics import BOUNDS_S, BUCKETS, percentile
 from salon_jobs.dashboard.queues import SPANS

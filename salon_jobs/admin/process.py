@@ -17,9 +17,10 @@ from django.utils.translation import gettext, gettext_noop, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed, not_done
-from salon_jobs.admin.base import ReadOnlyAdmin, may, reader
+from salon_jobs.admin.base import ReadOnlyAdmin
 from salon_jobs.admin.cells import age_of, as_json, badge, below, count_of, is_whole, lines_of, time_of
 from salon_jobs.admin.filters import EntryFilter
+from salon_jobs.admin.reader import may, reader
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import CronInvalid, SalonJobsError
 from salon_jobs.core.records import EnqueueAction

@@ -18,10 +18,11 @@ from django.utils.translation import gettext, gettext_noop
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import ActionAdmin, actions_of, check_line, log_changed, user_name
-from salon_jobs.admin.base import address_of_list, reader, sees_all_stores
+from salon_jobs.admin.base import address_of_list
 from salon_jobs.admin.cells import badge, below, lines_of, payload_of, time_of
 from salon_jobs.admin.job_actions import ActionOnOne, ArgumentsForm, signature_of
 from salon_jobs.admin.process import RunNow
+from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import CronInvalid, SalonJobsError

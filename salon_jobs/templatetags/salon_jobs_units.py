@@ -14,7 +14,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
 from salon_jobs import words
-from salon_jobs.admin.base import sees_all_stores
+from salon_jobs.admin.reader import sees_all_stores
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core import units
 from salon_jobs.jobs.statistics import TaskTotals

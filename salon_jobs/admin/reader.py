@@ -1,0 +1,104 @@
+"""Who reads a page of the admin: the operator through his role, or staff of one store through the web role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any, Final, NoReturn
+
+from django.contrib.admin import AdminSite
+from django.core.exceptions import PermissionDenied
+from django.db import connections
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.template.response import SimpleTemplateResponse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from salon_jobs.access.roles import FEW_ROWS
+from salon_jobs.conf import settings as conf
+from salon_jobs.conf.schema import REQUEST_STORES
+from salon_jobs.core.errors import StoreRefused
+from salon_jobs.core.records import StoreId
+from salon_jobs.tenancy.choice import ALL_STORES, CHOICE, choose_store
+from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.tenancy.names import store_words
+from salon_jobs.tenancy.resolvers import make_resolver
+
+View = Callable[..., HttpResponseBase]
+
+
+def may(request: HttpRequest, permission: str) -> bool:
+    """Return whether the signed-in user has a permission."""
+    user: Any = request.user
+    allowed: bool = user.has_perm(permission)
+    return allowed
+
+
+def sees_all_stores(request: HttpRequest) -> bool:
+    """Return whether the signed-in user works as the operator; other users are limited to one store at a time."""
+    user: Any = request.user
+    return conf.store_model is None or bool(user.has_perm(ALL_STORES))
+
+
+def reader(request: HttpRequest) -> str:
+    """Return the alias to read and act through, for every query of the admin."""
+    return conf.reader_database if sees_all_stores(request) else conf.database
+
+
+def as_reader(view: View, site: AdminSite) -> View:
+    """Return a view that, for a limited user, runs in the context of that user's store, through the web role.
+
+    Row-level security then hides other stores' rows, whatever the view requests. Meanwhile the operator's connection
+    refuses to work, so that a query that forgot ``reader`` fails instead of showing them.
+    """
+
+    @wraps(view)
+    def read(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not site.has_permission(request) or sees_all_stores(request):
+            return view(request, *args, **kwargs)
+        chooses = CHOICE in request.GET or CHOICE in request.POST
+        store = None if chooses else store_of_staff(request)
+        if store is None:
+            try:
+                return choose_store(request, "admin/salon_jobs/choose_store.html", site.each_context(request))
+            except StoreRefused as refused:
+                raise PermissionDenied(gettext("%(refused)s, and may not see all") % {"refused": refused}) from refused
+        using, operators = reader(request), conf.reader_database
+        refusing = nullcontext() if operators == using else connections[operators].execute_wrapper(_refuse)
+        with tenant_context(store, using=using), refusing:
+            with connections[using].cursor() as cursor:
+                cursor.execute(f"SET LOCAL {FEW_ROWS}")
+            response = view(request, *args, **kwargs)
+            if isinstance(response, SimpleTemplateResponse):
+                response.render()  # its rows are read during rendering
+            return response
+
+    return read
+
+
+def store_of_staff(request: HttpRequest) -> StoreId | None:
+    """Return the store that a limited user works in, found by REQUEST_STORE; None if they have yet to choose one.
+
+    Raises PermissionDenied for a store that is not theirs, and if nothing could restrict them to it.
+    """
+    if conf.roles is None:
+        raise PermissionDenied(f"without SALON_JOBS['ROLES'] nothing limits staff to a store: they need {ALL_STORES}")
+    if conf.membership_model is None and conf.request_resolver in REQUEST_STORES:
+        raise PermissionDenied(f"without SALON_JOBS['MEMBERSHIP_MODEL'] staff have no store: they need {ALL_STORES}")
+    resolver = make_resolver()
+    try:
+        store = resolver.resolve(request)
+    except StoreRefused as refused:
+        raise PermissionDenied(str(refused)) from refused
+    if store is not None and not resolver.allowed(request, store):
+        raise PermissionDenied(gettext("you do not belong to this %(store)s") % store_words())
+    return store
+
+
+OPERATORS_ONLY: Final = _("it needs operator access, which staff limited to one store do not have")
+
+
+def _refuse(*_: Any) -> NoReturn:
+    raise PermissionDenied(OPERATORS_ONLY)
