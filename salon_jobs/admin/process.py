@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed, not_done
 from salon_jobs.admin.base import ReadOnlyAdmin
-from salon_jobs.admin.cells import age_of, as_json, badge, below, count_of, is_whole, lines_of, time_of
+from salon_jobs.admin.cells import age_of, as_json, badge, below, count_of, is_whole, lines_of, text_of, time_of
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.admin.reader import may, reader
 from salon_jobs.conf import settings as conf
@@ -263,6 +263,7 @@ class FanOutAdmin(ReadOnlyAdmin):
     waiting = count_of("kept", _("already queued"))
     paused_stores = count_of("paused", _("paused stores"))
     of_tick = time_of("tick", _("cron tick"))
+    added = text_of("inserted", _("jobs added"))
     created = time_of("created_at", _("added"))
     age = age_of("created_at", _("added"))
 
@@ -270,10 +271,6 @@ class FanOutAdmin(ReadOnlyAdmin):
     def name(self, record: FanOutRecord) -> SafeString:
         """Name the fan-out by its task, and below by its number and label."""
         return below(record.task, f"#{record.pk}", record.label)
-
-    @admin.display(description=_("jobs added"))
-    def added(self, record: FanOutRecord) -> int:
-        return record.inserted
 
     @admin.display(description=_("progress"))
     def progress(self, record: FanOutRecord) -> SafeString:

@@ -355,8 +355,11 @@ class Console:
 
     @contextmanager
     def progress(self, total: int | None = None) -> Generator[Callable[[str, int], None]]:
-        """Yield what notes how many of something are done, on a terminal as a bar, else at most every two seconds."""
-        if self.err.isatty():
+        """Yield what notes how many are done: of a ``total`` on a terminal as a bar, otherwise every two seconds.
+
+        Write nothing else to the terminal beside a bar.
+        """
+        if total is not None and self.err.isatty():
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - seldom
 
             columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())

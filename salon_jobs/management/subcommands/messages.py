@@ -77,7 +77,7 @@ class ListMessages(Subcommand):
         messages, is_complete = _matching(console, console["status"])
         count = console.rows(
             messages,
-            ("id", "status", "aggregate_type", "aggregate_id", "event", "retry_count", "created_at", "last_error"),
+            ("id", "status", "aggregate_type", "event", "aggregate_id", "retry_count", "created_at", "last_error"),
             nothing="no message matches",
             detail="last_error",
             below=("event", "aggregate_id"),
