@@ -89,7 +89,7 @@ def _fill(database: Database, rows: int) -> None:
         # The type of the stores' keys is that of a model.
         os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.settings")
         django.setup()
-        roles, may = conf.roles or Roles(), dict.fromkeys(ALL_ROWS, ())
+        roles, may = Roles() if conf.roles.one_user else conf.roles, dict.fromkeys(ALL_ROWS, ())
         access = store_access("remark", "", [Parent("customer_id", "customer", "id")], roles=roles, web=may, worker=may)
         for statement in access.install(roles.runtime):
             connection.execute(statement.encode())

@@ -64,7 +64,7 @@ class InstallInvitationCleanup(DatabaseOperation):
 
 def _install() -> list[str]:
     revoke = f"REVOKE ALL ON FUNCTION {_SIGNATURE} FROM PUBLIC"
-    if conf.roles is None:
+    if conf.roles.one_user:
         return [_CREATE + _AS_ONE_USER.format(guc=literal(conf.store_guc)), revoke]
     owner = identifier(OWNER_ROLE)
     return [
@@ -81,7 +81,7 @@ def _install() -> list[str]:
 
 def _uninstall() -> list[str]:
     drop = f"DROP FUNCTION IF EXISTS {_SIGNATURE}"
-    if conf.roles is None:
+    if conf.roles.one_user:
         return [drop]
     owner = identifier(OWNER_ROLE)
     return [f"SET LOCAL ROLE {owner}", drop, "RESET ROLE", f"REVOKE {_OWNERS_RIGHTS} FROM {owner}"]

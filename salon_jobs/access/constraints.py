@@ -26,7 +26,7 @@ from salon_jobs.access.policies import (
     system_access,
     user_condition,
 )
-from salon_jobs.access.roles import ROLE_SPECS
+from salon_jobs.access.roles import named_roles
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
@@ -81,15 +81,15 @@ class AccessConstraint(_Constraint):
         return model, self
 
     @abstractmethod
-    def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess | None:
-        """Return what is declared for the model's table; None with one database user (``roles`` None)."""
+    def access(self, model: type[Model], roles: Roles, *, using: str) -> TableAccess:
+        """Return what is declared for the model's table."""
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The model's fields that say whose rows they are."""
         return ()
 
-    def declares(self, model: type[Model], *, using: str) -> TableAccess | None:
+    def declares(self, model: type[Model], *, using: str) -> TableAccess:
         """Return what it declares of the table that it is about, if ``model`` has it in its Meta."""
         protected, constraint = self.protects(model)
         return constraint.access(protected, conf.roles, using=using)
@@ -130,9 +130,7 @@ class AccessConstraint(_Constraint):
     ) -> Statement:
         roles = conf.roles
         access = self.declares(model, using=schema_editor.connection.alias)
-        if access is None:  # Django runs whatever is returned here, perhaps at the end
-            return Statement("SELECT")
-        if roles is not None and roles.extra_owners:
+        if roles.extra_owners:
             access = open_to_owners(access, roles, bound_owners(schema_editor.connection, roles.extra_owners))
         return Statement("%(sql)s", sql=_AccessSQL(access, removes, lock_timeout(schema_editor.connection)))
 
@@ -190,7 +188,7 @@ class StoreIsolation(AccessConstraint):
     def fields(self) -> tuple[str, ...]:
         return tuple(filter(None, (self.field, *self.through)))
 
-    def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess:
+    def access(self, model: type[Model], roles: Roles, *, using: str) -> TableAccess:
         field: Any = model._meta.get_field(self.field) if self.field else None
         is_store = field is not None and is_store_model(model, field)
         if self.names and not is_store:
@@ -262,7 +260,7 @@ class ManyToManyIsolation(AccessConstraint):
     def fields(self) -> tuple[str, ...]:
         return (self.field,)
 
-    def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess | None:
+    def access(self, model: type[Model], roles: Roles, *, using: str) -> TableAccess:
         protected, isolation = self.protects(model)
         return isolation.access(protected, roles, using=using)
 
@@ -287,11 +285,11 @@ class MembershipIsolation(StoreIsolation):
     def fields(self) -> tuple[str, ...]:
         return (*super().fields, self.user_field)
 
-    def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess:
+    def access(self, model: type[Model], roles: Roles, *, using: str) -> TableAccess:
         access = super().access(model, roles, using=using)
         user: Any = model._meta.get_field(self.user_field)
         own = user_condition(user.column, user.db_type(connections[using]))
-        web = PUBLIC if roles is None else roles.web
+        web = roles.web or PUBLIC
         policy = Policy(name=MEMBERSHIP_POLICY, command="SELECT", roles=(web,), using=own)
         return replace(access, policies=(*access.policies, policy))
 
@@ -305,9 +303,7 @@ class SystemScope(AccessConstraint):
     The table has forced row-level security. With one database user this does nothing.
     """
 
-    def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess | None:
-        if roles is None:
-            return None
+    def access(self, model: type[Model], roles: Roles, *, using: str) -> TableAccess:
         web, worker = _columns(model, self.web), _columns(model, self.worker)
         return system_access(model._meta.db_table, roles=roles, web=web, worker=worker)
 
@@ -334,13 +330,13 @@ class _AccessSQL(Table):
     def __str__(self) -> str:
         before, after = self._around
         access, roles = replace(self._access, table=self.table), conf.roles
-        runtime = () if roles is None else roles.runtime
         if self._removes:
-            defaults = [] if roles is None else [spec.name(roles) for spec in ROLE_SPECS if spec.business_dml]
-            statements = access.remove(runtime, defaults=defaults)
+            defaults = [name for spec, name in named_roles(roles) if spec.business_dml]
+            statements = access.remove(roles.runtime, defaults=defaults)
         else:
-            statements = access.install(runtime)
-        return ";\n".join((*before, *statements, *after))
+            statements = access.install(roles.runtime)
+        # Django runs whatever is returned, perhaps at the end.
+        return ";\n".join((*before, *statements, *after)) if statements else "SELECT"
 
 
 def is_store_model(model: type[Model], field: Any) -> bool:

@@ -134,8 +134,10 @@ def table_access(table: str, roles: Roles) -> TableAccess:
     The web role reaches its current store's jobs, by row-level security. It adds jobs by functions alone, and updates
     what cancelling and retrying change; it never changes a running job, and leaves none in a state other than queued or
     cancelled. The worker may do everything, the operator see and change the jobs of all stores. The migrator
-    owns the tables, for data migrations.
+    owns the tables, for data migrations. One database user owns them and needs nothing.
     """
+    if roles.one_user:
+        return TableAccess(table=table, is_protected=False)
     declared, own = TABLES[table], store_condition("store_id")
     everybody = (roles.worker, roles.operator, roles.migrator)
     policies = [Policy(name="salon_jobs_all", command="ALL", roles=everybody, using="true", check="true")]
@@ -173,7 +175,7 @@ _PLACEHOLDER: Final = re.compile(r"__(\w+?)__")
 _TRIGGER: Final = re.compile(r"(CREATE (?:OR REPLACE|CONSTRAINT) TRIGGER (\w+)[^;]+? ON \S+\.(\w+)[^;]+);")
 
 
-def job_function(name: str, schema: str, roles: Roles | None) -> FunctionAccess:
+def job_function(name: str, schema: str, roles: Roles) -> FunctionAccess:
     """Return what is declared for one of ``FUNCTIONS`` in the job tables' ``schema``.
 
     Its file grants EXECUTE to roles by their keys in ``ROLES``, and creates its triggers. A trigger function is called
@@ -194,7 +196,7 @@ def job_function(name: str, schema: str, roles: Roles | None) -> FunctionAccess:
         schema=schema,
         name=name,
         definition=f"{_PLACEHOLDER.sub(fill, declared)}$body$",
-        callers=() if roles is None else tuple(getattr(roles, key) for key in _PLACEHOLDER.findall(uses)),
+        callers=tuple(name for key in _PLACEHOLDER.findall(uses) if (name := getattr(roles, key))),
         triggers=tuple(
             Trigger(trigger, schema, table, " ".join(create.split()))
             for create, trigger, table in _TRIGGER.findall(uses)
@@ -202,7 +204,7 @@ def job_function(name: str, schema: str, roles: Roles | None) -> FunctionAccess:
     )
 
 
-def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles | None) -> FunctionAccess:
+def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles) -> FunctionAccess:
     """Return what is declared for the function that lists all stores: no arguments, and only ids.
 
     ``table`` and its ``key`` column are those of the store model. With roles it belongs to the fan-out role.
@@ -219,8 +221,8 @@ def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles | 
         schema=schema,
         name=name,
         definition=definition,
-        callers=() if roles is None else (roles.worker,),
-        owner=None if roles is None else roles.fan_out_owner,
+        callers=tuple(filter(None, [roles.worker])),
+        owner=roles.fan_out_owner or None,
     )
 
 

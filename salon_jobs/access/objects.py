@@ -143,9 +143,9 @@ class TableAccess:
     def remove(self, roles: Sequence[str], *, defaults: Sequence[str] = ()) -> list[str]:
         """Return the statements that undo ``install``, and give ``defaults`` the privileges of a new table."""
         table = identifier(self.table)
+        switches = ["NO FORCE", "DISABLE"] * self.is_protected
         return [
-            f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY",
-            f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY",
+            *(f"ALTER TABLE {table} {switch} ROW LEVEL SECURITY" for switch in switches),
             *(policy.drop(table) for policy in self.policies),
             *(self._revoke(roles) if roles else []),
             *grants(table, (Right(role, privilege) for role in defaults for privilege in ALL_ROWS)),

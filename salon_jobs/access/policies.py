@@ -52,13 +52,13 @@ def store_condition(column: str, through: Sequence[Parent] = ()) -> str:
     return _condition(column, through, f"{_setting(conf.store_guc)}::{store_key().sql}")
 
 
-def guarded_condition(column: str, through: Sequence[Parent] = (), *, roles: Roles | None) -> str:
+def guarded_condition(column: str, through: Sequence[Parent] = (), *, roles: Roles) -> str:
     """Return a condition that fails, instead of showing no rows, if a migration has not set a store.
 
     What is no key replaces the missing store: always with roles, since the condition applies only to the migrator;
     with one database user it is the value of ``DEMAND_GUC``, which is empty unless ``migrate`` runs.
     """
-    otherwise = _setting(DEMAND_GUC) if roles is None else literal(NO_STORE)
+    otherwise = _setting(DEMAND_GUC) if roles.one_user else literal(NO_STORE)
     kind = store_key().sql
     if kind == "text":
         # Any text is a text, and the cast of a constant would fail when a statement is planned.
@@ -105,7 +105,7 @@ def store_access(
     column: str = "",
     through: Sequence[Parent] = (),
     *,
-    roles: Roles | None,
+    roles: Roles,
     web: Privileges,
     worker: Privileges,
     is_store: bool = False,
@@ -121,7 +121,7 @@ def store_access(
     context of that store.
     """
     guarded = guarded_condition(column, through, roles=roles)
-    if roles is None:
+    if roles.one_user:
         everybody = policies_by_command(STORE_POLICY, guarded, dict.fromkeys(ALL_ROWS, (PUBLIC,)))
         access = TableAccess(table=table, policies=everybody, force=not is_store)
     else:
@@ -148,9 +148,9 @@ BOUND_OWNERS: Final = (
 )
 
 
-def open_to_owners(access: TableAccess, roles: Roles | None, bound: Sequence[str]) -> TableAccess:
+def open_to_owners(access: TableAccess, roles: Roles, bound: Sequence[str]) -> TableAccess:
     """Return the access with a policy for owners of the host's functions: all rows, as far as their rights go."""
-    names = tuple(name for name in bound if roles is not None and name in roles.extra_owners)
+    names = tuple(name for name in bound if name in roles.extra_owners)
     if not names:
         return access
     policy = Policy(name=OWNERS_POLICY, command="ALL", roles=names, using="true", check="true")
@@ -158,7 +158,12 @@ def open_to_owners(access: TableAccess, roles: Roles | None, bound: Sequence[str
 
 
 def system_access(table: str, *, roles: Roles, web: Privileges, worker: Privileges) -> TableAccess:
-    """Return the access that gives each role its privileges on all rows of a table without a store."""
+    """Return the access that gives each role its privileges on all rows of a table without a store.
+
+    One database user owns it, and is not restricted.
+    """
+    if roles.one_user:
+        return TableAccess(table=table, is_protected=False)
     return _for_roles(table, SYSTEM_POLICY, ("true", "true"), roles=roles, web=web, worker=worker)
 
 

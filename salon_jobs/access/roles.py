@@ -67,8 +67,8 @@ class RoleSpec:
     settings: tuple[str, ...] = ()
 
     def name(self, roles: Roles) -> str:
-        name: str = getattr(roles, self.key)
-        return name
+        """Return its name in the deployment; "" if it has no such role."""
+        return getattr(roles, self.key) or ""
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -152,8 +152,9 @@ def extra_owner(name: str) -> RoleSpec:
 
 def named_roles(roles: Roles) -> tuple[tuple[RoleSpec, str], ...]:
     """Return every declared role with its name in the deployment, in order of creation."""
-    specs = ROLE_SPECS if roles.support is None else (*ROLE_SPECS, SUPPORT)
-    return (*((spec, spec.name(roles)) for spec in specs), *((extra_owner(name), name) for name in roles.extra_owners))
+    named = ((spec, spec.name(roles)) for spec in (*ROLE_SPECS, SUPPORT))
+    extra = ((extra_owner(name), name) for name in roles.extra_owners)
+    return (*((spec, name) for spec, name in named if name), *extra)
 
 
 def grant_owner(owner: str, migrator: str, *, version: int) -> str:

@@ -70,7 +70,7 @@ def _may_find_none(connection: BaseDatabaseWrapper, table: str) -> bool:
     """Return whether a statement without a store may find no row of a table of stores, and nobody notices."""
     raw: Any = connection.connection
     # The migrator's policies refuse it, where there are rows.
-    is_migrator = conf.roles is not None and raw.info.user == conf.roles.migrator
+    is_migrator = raw.info.user == conf.roles.migrator
     if is_of_jobs(connection.alias):
         return True
     if is_migrator or table in _open.setdefault(raw, set()):

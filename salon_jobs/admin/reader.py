@@ -83,7 +83,7 @@ def store_of_staff(request: HttpRequest) -> StoreId | None:
 
     Raises PermissionDenied for a store that is not theirs, and if nothing could restrict them to it.
     """
-    if conf.roles is None:
+    if conf.roles.one_user:
         raise PermissionDenied(f"without SALON_JOBS['ROLES'] nothing limits staff to a store: they need {ALL_STORES}")
     if conf.membership_model is None and conf.request_resolver in REQUEST_STORES:
         raise PermissionDenied(f"without SALON_JOBS['MEMBERSHIP_MODEL'] staff have no store: they need {ALL_STORES}")

@@ -105,9 +105,9 @@ def _check_eager() -> Iterator[CheckMessage]:
         text = "EAGER: jobs run in the process that enqueues them, after the commit; no worker is needed"
         yield Info(text, hint="this is for development alone", id="salon_jobs.I001")
         return
-    if conf.roles is None and in_tests():
+    if conf.roles.one_user and in_tests():
         return  # the test runner has turned DEBUG off
-    why = "with DEBUG alone" if conf.roles is None else "without ROLES alone: a web process's role may run none"
+    why = "with DEBUG alone" if conf.roles.one_user else "without ROLES alone: a web process's role may run none"
     hint = "remove SALON_JOBS['EAGER'], and start a worker: python manage.py runworker"
     yield Warning(f"SALON_JOBS['EAGER'] applies {why}: it is ignored", hint=hint, id="salon_jobs.W005")
 
@@ -186,7 +186,7 @@ _SERVICES: Final = {
 def _check_commands() -> Iterator[CheckMessage]:
     """Warn where another app's command wins over ours."""
     winners = get_commands()
-    if conf.roles is not None and winners["migrate"] != _APP:
+    if not conf.roles.one_user and winners["migrate"] != _APP:
         hint = (
             "put 'salon_jobs' before it in INSTALLED_APPS; or, if you need its migrate, silence this check: where"
             " bootstrap_roles has not been run, migrate then ends in a traceback that does not say so"

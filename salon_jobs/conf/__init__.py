@@ -97,7 +97,7 @@ def in_tests() -> bool:
 
 def is_eager() -> bool:
     """Return whether ``EAGER`` applies: with DEBUG alone, and where one database user does everything."""
-    return is_given("EAGER") and settings.eager and settings.roles is None and debug()
+    return is_given("EAGER") and settings.eager and settings.roles.one_user and debug()
 
 
 def debug() -> bool:

@@ -41,7 +41,10 @@ _Role = Annotated[str, Meta(pattern=_ROLE_NAME, description="a plain lower-case 
 
 
 class Roles(Section, frozen=True, rename=None):
-    """Names of this deployment's database roles (least privilege, one role per purpose)."""
+    """Names of this deployment's database roles (least privilege, one role per purpose).
+
+    ``ONE_USER`` has none, since nothing depends on what the one database user is called.
+    """
 
     migrator: _Role = "migrator"
     web: _Role = "app"
@@ -59,18 +62,23 @@ class Roles(Section, frozen=True, rename=None):
             raise ConfigurationError("SALON_JOBS['ROLES'] gives one role two purposes; each needs its own")
 
     @property
+    def one_user(self) -> bool:
+        """Whether one database user does everything, and owns the tables."""
+        return not self.names
+
+    @property
     def names(self) -> tuple[str, ...]:
         return (*filter(None, (getattr(self, key) for key in _ROLE_KEYS)), *self.extra_owners)
 
     @property
     def owners(self) -> tuple[str, ...]:
         """The owners of narrow functions, as which nobody logs in."""
-        return (self.fan_out_owner, *self.extra_owners)
+        return (*filter(None, [self.fan_out_owner]), *self.extra_owners)
 
     @property
     def runtime(self) -> tuple[str, ...]:
         """The roles that log in to work and own nothing."""
-        return (self.web, self.worker, self.operator, *filter(None, [self.support]))
+        return (*filter(None, [self.web, self.worker, self.operator, self.support]),)
 
 
 def _url(value: Any) -> str:
@@ -103,6 +111,7 @@ def _listen(value: Any) -> bool | str:
 
 # Keys of ROLES that name one role each.
 _ROLE_KEYS: Final = tuple(key for key in Roles.__struct_fields__ if key != "extra_owners")
+ONE_USER: Final = Roles(migrator="", web="", worker="", operator="", fan_out_owner="")
 
 
 def _passwords(value: Any) -> Mapping[str, str]:
@@ -170,7 +179,7 @@ class Settings(Section, frozen=True):
     membership_model: _Model | None = None
     database: Text = DEFAULT_DB_ALIAS
     operator_database: Text | None = None
-    roles: Roles | None = None
+    named_roles: Roles | None = field(default=None, name="ROLES")
     bootstrap_url: Annotated[Text, _url, SECRET] | None = None
     role_passwords: Annotated[Texts, _passwords, SECRET] = field(default_factory=dict[str, str])
     on_drift: Literal["refuse", "warn", "ignore"] = "warn"
@@ -205,6 +214,11 @@ class Settings(Section, frozen=True):
     consumers: Annotated[Mapping[str, ConsumerSettings], read_consumers] = field(
         default_factory=dict[str, ConsumerSettings]
     )
+
+    @property
+    def roles(self) -> Roles:
+        """The database roles; ``ONE_USER`` if ``ROLES`` is not set."""
+        return self.named_roles or ONE_USER
 
     @property
     def reader_database(self) -> str:

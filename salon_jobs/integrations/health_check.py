@@ -48,7 +48,7 @@ class _Lag(HealthCheck):
     def run(self) -> None:
         """Raise ServiceUnavailable with the error code only."""
         try:
-            if conf.roles is not None and conf.operator_database is None:
+            if not conf.roles.one_user and conf.operator_database is None:
                 raise ConfigurationError(
                     f"{type(self).__name__} needs SALON_JOBS['OPERATOR_DATABASE']: other roles see one store's rows"
                 )

@@ -218,7 +218,7 @@ def _ask_to_end(ids: Sequence[int], using: str) -> None:
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         rows = statements.rows("operator_cancel", {"ids": list(ids), **_INTERRUPT}, using=using)
         remaining = set(ids) - {row[0] for row in rows}
-        if remaining and conf.roles is not None:
+        if remaining and not conf.roles.one_user:
             # The web role may change running jobs only through the function.
             cursor.execute("SELECT salon_jobs_cancel(%s::bigint[])", [sorted(remaining)])
         cursor.execute("SELECT pg_notify(%s, %s)", [enqueue.wake_ups.channel, enqueue.CANCEL])

@@ -49,7 +49,7 @@ def answering() -> Generator[None]:
         raise NotReady(f"the database does not answer: {str(error).strip()}") from error
 
 
-def check_role(alias: str, expected: str | None = None) -> None:
+def check_role(alias: str, expected: str = "") -> None:
     """Refuse roles that no runtime process may use. Raises ForbiddenRole; NotReady if the database does not answer.
 
     Forbidden are a superuser, BYPASSRLS, the owner of the job tables or a member of it, the migrator, and any role but
@@ -65,14 +65,14 @@ def check_role(alias: str, expected: str | None = None) -> None:
         "is a superuser": is_superuser,
         "bypasses row-level security": bypasses_rls,
         "owns the job tables": owns_tables,
-        "is the migrator": conf.roles is not None and user == conf.roles.migrator,
-        f"is not {expected!r}": conf.roles is not None and expected is not None and user != expected,
+        "is the migrator": user == conf.roles.migrator,
+        f"is not {expected!r}": expected not in ("", user),
     }
     if not any(faults.values()):
         return
     text = f"database role {user!r} {' and '.join(fault for fault, holds in faults.items() if holds)}"
-    if conf.roles is not None:
-        raise ForbiddenRole(f"{text}; connect as {'a runtime role' if expected is None else repr(expected)}")
+    if not conf.roles.one_user:
+        raise ForbiddenRole(f"{text}; connect as {repr(expected) if expected else 'a runtime role'}")
     if conf.store_model is not None and (is_superuser or bypasses_rls):
         text += ": it sees the rows of all stores; with ROLES set, this process would refuse it"
         log_event(logging.WARNING, events.ROLE_NOTICED, detail=text)
@@ -164,7 +164,7 @@ def connections_left(alias: str) -> tuple[int, int]:
 
 def check_worker(alias: str) -> None:
     """Check role, settings, schema and drift for a process that runs as the worker. Raises what these checks raise."""
-    check_role(alias, None if conf.roles is None else conf.roles.worker)
+    check_role(alias, conf.roles.worker)
     check_settings(alias)
     check_schema(alias)
     check_drift(alias)
@@ -192,7 +192,7 @@ def require_login(alias: str) -> None:
     except OperationalError as error:
         reason = str(error).strip().splitlines()[-1]
         # A login refused in the handshake carries no SQLSTATE here, only the server's message.
-        if conf.roles is not None and ("authentication failed" in reason or "does not exist" in reason):
+        if not conf.roles.one_user and ("authentication failed" in reason or "does not exist" in reason):
             raise BootstrapMissing(
                 f"cannot log in as {connection.settings_dict['USER']!r}: {reason}; "
                 f"{_BOOTSTRAP}, with the passwords of your URLs"
@@ -238,7 +238,7 @@ def _barred_schemas(cursor: Any) -> dict[str, str]:
     """Return the schemas in which the first migrate creates functions and one user may not, with its own schema."""
     stores = conf.fan_out_function.partition(".")[0] if conf.store_model else None
     needed = [schema for schema in (trigger_schema(), stores) if schema is not None]
-    if conf.roles is not None or not needed:
+    if not conf.roles.one_user or not needed:
         return {}
     cursor.execute(
         "SELECT name, current_schema() FROM unnest(%s::text[]) AS name WHERE to_regclass('salon_jobs_job') IS NULL"
@@ -250,7 +250,7 @@ def _barred_schemas(cursor: Any) -> dict[str, str]:
 
 def require_roles(*, using: str, **_: Any) -> None:
     """Refuse to migrate before the roles exist. Receiver of ``pre_migrate``; raises BootstrapMissing."""
-    if conf.roles is None or not holds_job_tables(using):
+    if not holds_job_tables(using):
         return
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY (%s)", [[*conf.roles.names]])

@@ -21,8 +21,8 @@ def guard_web_roles() -> None:
     declared ones, as ON_DRIFT says; raises CatalogueDrift, and DangerousSetting for row_security = off and the like.
     """
     roles, database = conf.roles, conf.database
-    unchecked: dict[str, str | None] = {database: None if roles is None else roles.web}
-    unchecked.setdefault(conf.reader_database, None if roles is None else roles.operator)
+    unchecked = {database: roles.web}
+    unchecked.setdefault(conf.reader_database, roles.operator)
 
     def check(connection: Any, **_: Any) -> None:
         if connection.alias not in unchecked:

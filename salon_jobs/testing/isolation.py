@@ -64,7 +64,7 @@ def _role_name(role: str) -> str:
     """Return the name of a role in this deployment. Raises ConfigurationError for a key of ROLES if that is not set."""
     if role not in _KEYS:
         return role
-    if conf.roles is None:
+    if conf.roles.one_user:
         raise ConfigurationError(
             f"there is no role {role!r}: SALON_JOBS['ROLES'] is not set, so one database user does everything"
         )
@@ -266,7 +266,7 @@ class IsolationProbe:
             self._fail(f"may not read {store_column.name!r}, so it proves nothing: pass roles=… with the roles that do")
         if not self.table.restricts():
             self._fail("is not under its policies: it is a superuser or has BYPASSRLS")
-        if conf.roles is not None and self.role != conf.roles.migrator and self.table.truncatable():
+        if not conf.roles.one_user and self.role != conf.roles.migrator and self.table.truncatable():
             self._fail("may TRUNCATE it, and no policy prevents that")
         if parts := self.table.parts_in_reach():
             self._fail(f"reaches its partitions or children past its policies: {', '.join(parts)}")
@@ -421,7 +421,7 @@ def assert_isolated(
 
 def _default_roles(table: StoreTable) -> Sequence[str]:
     """Return the roles to test by default: web and worker, without those that have no privilege on the table."""
-    if conf.roles is None:
+    if conf.roles.one_user:
         return [role for (role,) in table.ask("SELECT current_user")]
     used = table.ask(
         "SELECT rolname FROM pg_roles"

@@ -24,6 +24,7 @@ from salon_jobs.access.doctor.expressions import normal_form
 from salon_jobs.access.doctor.session_settings import compare_settings, find_refused
 from salon_jobs.access.operations.access import declarations
 from salon_jobs.access.policies import user_condition
+from salon_jobs.conf.schema import ONE_USER
 from salon_jobs.conf.store_key import store_key
 from tests.settings import TEST_DATABASE, url_for
 from tests.support import new_store_id
@@ -307,7 +308,7 @@ def test_configuration_of_server() -> None:
         psycopg.connect(server.url, autocommit=True) as connection,
     ):
         catalogue = Catalogue(connection, using="default")
-        nothing = Declaration(roles=None, named=(), owner="nobody", tables=())
+        nothing = Declaration(roles=ONE_USER, named=(), owner="nobody", tables=())
         drifts = list(compare_settings(catalogue, nothing))
         assert {each.expected.removeprefix("no ") for each in drifts} == {*REFUSED, *OTHERS}
         assert {each.where for each in drifts} == {"server"}

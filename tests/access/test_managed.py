@@ -103,7 +103,6 @@ def test_no_drift_and_nobody_bypasses_policies(managed: Managed) -> None:
         managed.run("SELECT FROM public.customer", "admin")
     roles = "SELECT r::text FROM pg_roles r UNION ALL SELECT m::text FROM pg_auth_members m ORDER BY 1"
     before = managed.run(roles)
-    assert conf.roles is not None
     assert bootstrap(managed.url("admin"), roles=conf.roles, passwords=conf.role_passwords).changed == {}
     assert managed.run(roles) == before
 
@@ -161,7 +160,6 @@ def test_administrator_fixes_drifts(managed: Managed) -> None:
 
 
 def test_passwords_change_when_asked_for(managed: Managed) -> None:
-    assert conf.roles is not None
     url, given = managed.url("admin"), conf.role_passwords
     others = dict.fromkeys(given, "another")
     done = bootstrap(url, roles=conf.roles, passwords=others)

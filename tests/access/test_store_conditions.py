@@ -16,6 +16,7 @@ from salon_jobs.access.doctor.expressions import normal_form
 from salon_jobs.access.objects import Policy
 from salon_jobs.access.policies import DEMAND_GUC, NO_STORE, guarded_condition, store_condition
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.schema import ONE_USER
 from salon_jobs.conf.store_key import StoreKey, key_of, store_key
 from tests.settings import url_for
 from tests.support import plan_nodes
@@ -84,7 +85,7 @@ def test_missing_store_of_migrator_is_error(read: Read, key: StoreKey) -> None:
 
 
 def test_missing_store_of_one_user(read: Read, key: StoreKey) -> None:
-    condition = guarded_condition("store_id", roles=None)
+    condition = guarded_condition("store_id", roles=ONE_USER)
     for nothing in ({}, {"store": ""}, {"demand": ""}, {"store": "", "demand": ""}):
         assert read(condition, **nothing) == []
     for demanded in ({}, {"store": ""}):
@@ -105,7 +106,7 @@ def test_doctor_knows_condition_as_server_shows_it(superuser: psycopg.Connection
     for condition in (
         store_condition("store_id"),
         guarded_condition("store_id", roles=conf.roles),
-        guarded_condition("store_id", roles=None),
+        guarded_condition("store_id", roles=ONE_USER),
     ):
         protect(superuser, key.sql, condition)
         shown = superuser.execute(

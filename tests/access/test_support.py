@@ -36,7 +36,6 @@ def support(superuser: Superuser, stores: list[UUID], settings: Any) -> Iterator
         "ROLES": {**before["ROLES"], "support": role},
         "ROLE_PASSWORDS": {**before["ROLE_PASSWORDS"], "support": PASSWORD},
     }
-    assert conf.roles is not None
     done = bootstrap(
         url_for(None), roles=conf.roles, passwords=conf.role_passwords, database=TEST_DATABASE, share_roles=True
     )

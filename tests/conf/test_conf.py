@@ -24,7 +24,7 @@ from salon_jobs.core.errors import ConfigurationError
 def test_defaults_are_a_plain_queue() -> None:
     with override_settings(SALON_JOBS={}):
         assert settings.store_model is None
-        assert settings.roles is None
+        assert settings.roles.one_user
         assert settings.database == "default"
         assert settings.reader_database == "default"
         assert settings.poll_interval == timedelta(seconds=1)

@@ -169,6 +169,14 @@ def test_options_of_enqueue() -> None:
     assert sorted(re.findall(r"(\w+)=", listed)) == sorted(documented) == sorted(EnqueueOptions.__annotations__)
 
 
+def test_places_that_ask_for_one_user() -> None:
+    page = read("docs/architecture/stores.md")
+    named = {f"salon_jobs/{name}" for row in rows(page) for name in re.findall(r"`?([\w/]+\.py)", row[0])}
+    package = ROOT / "salon_jobs"
+    asking = {str(path.relative_to(ROOT)) for path in package.rglob("*.py") if ".one_user" in path.read_text("utf-8")}
+    assert asking == named
+
+
 def test_log_records_for_sentry() -> None:
     text = section(read("docs/how-to/sentry.md"), "### Log records")
     _, reported, routine, lasting = re.split(r"^- \*\*", text, flags=re.MULTILINE)

@@ -96,9 +96,8 @@ def assert_as_declared(state: ProjectState) -> None:
                 continue
             protected, constraint = declared.protects(model)
             access = constraint.access(protected, conf.roles, using="migrator")
-            assert access is not None
             assert secured[access.table] == (access.is_protected, access.force), access.table
-            statements += access.install(() if conf.roles is None else conf.roles.runtime)
+            statements += access.install(conf.roles.runtime)
     found = access_to(state)
     with transaction.atomic("migrator"), connection.cursor() as cursor:
         cursor.execute(";".join(statements))

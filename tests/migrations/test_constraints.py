@@ -22,6 +22,7 @@ from salon_jobs.access.objects import TableAccess
 from salon_jobs.access.operations.access import declarations, declared_in_meta
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.schema import ONE_USER
 from salon_jobs.core.errors import ConfigurationError
 from tests.migrations.operations import access_of, changes, create, migrate
 from tests.support import change, seen
@@ -198,14 +199,14 @@ def test_form_refuses_another_stores_row(stores: list[UUID], monkeypatch: pytest
     Operator(email="a@m.example", name="a").validate_constraints()
 
 
-def declared_access(roles: Roles | None) -> dict[str, TableAccess]:
+def declared_access(roles: Roles) -> dict[str, TableAccess]:
     declared = (constraint.access(model, roles, using="default") for model, constraint in declarations().items())
-    return {access.table: access for access in declared if access is not None}
+    return {access.table: access for access in declared if access.is_protected}
 
 
 def test_declarations_for_one_database_user() -> None:
     """Policies are to PUBLIC, and only the table of stores is not forced."""
-    declared = declared_access(None)
+    declared = declared_access(ONE_USER)
     assert "operator" not in declared, "a table without a store has no row-level security"
     assert {table for table, access in declared.items() if not access.force} == {"store"}
     assert {policy.roles for access in declared.values() for policy in access.policies} == {("PUBLIC",)}
@@ -216,10 +217,10 @@ def test_declarations_for_one_database_user() -> None:
 def test_only_the_store_table_is_not_forced() -> None:
     """A table of which each store has one row is forced, too."""
     by_key = StoreIsolation(field="id", name="each_store_has_one")
-    assert by_key.access(Customer, None, using="default").force
-    assert not by_key.access(Store, None, using="default").force
+    assert by_key.access(Customer, ONE_USER, using="default").force
+    assert not by_key.access(Store, ONE_USER, using="default").force
     with override_settings(SALON_JOBS={**settings.SALON_JOBS, "STORE_MODEL": None}):
-        assert not by_key.access(Store, None, using="default").force, "so that STORE_MODEL can be set later"
+        assert not by_key.access(Store, ONE_USER, using="default").force, "so that STORE_MODEL can be set later"
 
 
 def test_proxy_declares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from salon_jobs.access.doctor.examination import examine, examine_tables, fix
 from salon_jobs.access.operations import ProtectModel
 from salon_jobs.access.operations.access import declarations
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.schema import ONE_USER
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.testing import assert_isolated, isolation
@@ -192,7 +193,7 @@ def test_first_parent_may_never_be_missing(state: ProjectState) -> None:
         (StoreIsolation(through=["visitor", "guide"], name="i"), True),
         (StoreIsolation(field="id", through=["guide"], name="i"), True),
     ):
-        for roles in (conf.roles, None):
+        for roles in (conf.roles, ONE_USER):
             access = constraint.access(visit, roles, using="default")
             assert {" IS NULL" in str(policy.text) for policy in access.policies} == {accepts}
 

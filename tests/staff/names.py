@@ -18,7 +18,6 @@ def operator_reads_names() -> Generator[None]:
     """Declare and grant it, as a migration would."""
     [constraint] = [each for each in Store._meta.constraints if isinstance(each, StoreIsolation)]
     roles = conf.roles
-    assert roles is not None
     before = constraint.access(Store, roles, using="owner")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(constraint, "names", ("name",))

@@ -369,7 +369,6 @@ def numbered(two: list[UUID]) -> Iterator[type[models.Model]]:
         with override_settings(SALON_JOBS={**wanted, "MEMBERSHIP_MODEL": None}, MIDDLEWARE=without):
             [constraint] = vars(Organization)["_meta"].constraints
             access = constraint.access(Organization, conf.roles, using="owner")
-            assert conf.roles is not None
             change(";".join(access.install(conf.roles.runtime)))
             yield Organization
     finally:

@@ -19,6 +19,7 @@ from psycopg import errors
 from salon_jobs import fan_out, tenant_context
 from salon_jobs.access import job_tables
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.schema import ONE_USER
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import EnqueueRefused
 from salon_jobs.core.records import ActionResult
@@ -129,7 +130,7 @@ def test_owner_of_fan_out_function(database: None) -> None:
 
 def test_one_user_lets_no_other_list_stores(stores: list[UUID]) -> None:
     """Of a function that its creator may not withhold by default privileges, PUBLIC may execute it unless revoked."""
-    declared = job_tables.fan_out_function(table="store", table_schema="public", key="id", roles=None)
+    declared = job_tables.fan_out_function(table="store", table_schema="public", key="id", roles=ONE_USER)
     with transaction.atomic(using="owner"):
         for statement in (*declared.drop(), *declared.create()):
             change(statement)

@@ -94,7 +94,6 @@ def test_every_table_and_role_is_declared(scene: Scene) -> None:
             " WHERE relkind IN ('r', 'p', 'v', 'm', 'f') AND nspname !~ '^pg_' AND nspname <> 'information_schema'"
         ).fetchall()
     assert {name for (name,) in relations} == set(MATRIX), "a new table (or view) needs an entry in MATRIX"
-    assert conf.roles is not None
     assert {spec.name(conf.roles) for spec in ROLE_SPECS} | set(conf.roles.extra_owners) == {*LOGINS, *OWNERS}
 
 

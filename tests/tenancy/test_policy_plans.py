@@ -107,7 +107,6 @@ def stores(migrated: None) -> Iterator[list[str]]:
     change("CREATE INDEX ON visit (customer_id); CREATE INDEX ON visit (reservation_id)")
     customer, reservation = Parent("customer_id", "customer", "id"), Parent("reservation_id", "reservation", "id")
     roles, may = conf.roles, dict.fromkeys(ALL_ROWS, ())
-    assert roles is not None
     for table, through in (("remark", [customer]), ("visit", [customer, reservation])):
         for statement in store_access(table, "", through, roles=roles, web=may, worker=may).install(roles.runtime):
             change(statement)

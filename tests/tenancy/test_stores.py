@@ -56,7 +56,6 @@ def tenants(web_role: None, request: pytest.FixtureRequest) -> Iterator[Any]:
         without = {"MEMBERSHIP_MODEL": None, "STRICT": True, "STORE_MODEL": "salon.Tenant"}
         with override_settings(SALON_JOBS={**SALON_JOBS, **without}):
             [isolation] = vars(Tenant)["_meta"].constraints
-            assert conf.roles is not None
             change(";".join(isolation.access(Tenant, conf.roles, using="owner").install(conf.roles.runtime)))
             yield Tenant
     finally:

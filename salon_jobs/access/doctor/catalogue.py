@@ -140,13 +140,12 @@ class Catalogue:
 
     def __init__(self, connection: psycopg.Connection[Any], *, using: str) -> None:
         self.connection, self.using = connection, using
-        owners = () if conf.roles is None else conf.roles.owners
         # The owners of functions that cannot bypass row-level security, and have policies instead.
         self.bound_owners: list[str]
         ((self.database, self.role, self.sees_all_rows, self.bound_owners),) = connection.execute(
             f"SELECT current_database(), current_user, rolsuper OR rolbypassrls, {BOUND_OWNERS} FROM pg_roles"
             " WHERE rolname = current_user",
-            [[*owners]],
+            [[*conf.roles.owners]],
         ).fetchall()
         self.version = connection.info.server_version
 

@@ -40,17 +40,17 @@ def plan_conversion(connection: psycopg.Connection[Any], *, using: str) -> Conve
     # The roles besides the declared owner that own the job tables or, with one user, have privileges there.
     with catalogue.unchanged(), as_member(connection, ()):
         rows = catalogue.rows(
-            "former_roles", of_roles=declared.roles is None, fan_out=conf.fan_out_function, owner=declared.owner
+            "former_roles", of_roles=declared.roles.one_user, fan_out=conf.fan_out_function, owner=declared.owner
         )
     former = tuple(sorted({name for (name,) in rows} - {declared.owner}))
     if not former:
         return None
-    if declared.roles is None and not catalogue.rows("roles", names=[declared.owner]):
+    if declared.roles.one_user and not catalogue.rows("roles", names=[declared.owner]):
         raise ConfigurationError(
             f"DATABASES[{using!r}]['USER'] names the one database user, and there is no role {declared.owner!r}"
         )
     return Conversion(
-        database=catalogue.database, former=former, owner=declared.owner, to_roles=declared.roles is not None
+        database=catalogue.database, former=former, owner=declared.owner, to_roles=not declared.roles.one_user
     )
 
 

@@ -39,7 +39,7 @@ class Declaration:
     the tables that exist, by name: those declared and, for ``declare``, those of all models.
     """
 
-    roles: Roles | None
+    roles: Roles
     named: tuple[tuple[RoleSpec, str], ...]
     owner: str
     tables: tuple[TableAccess, ...]
@@ -59,7 +59,7 @@ class Declaration:
 
     @property
     def runtime(self) -> tuple[str, ...]:
-        return () if self.roles is None else self.roles.runtime
+        return self.roles.runtime
 
     @property
     def owner_roles(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class Declaration:
         return {
             right
             for right in rights
-            if right.grantee == PUBLIC or (self.roles is not None and right.grantee not in exempt)
+            if right.grantee == PUBLIC or (not self.roles.one_user and right.grantee not in exempt)
         }
 
     def within_reach(self, rights: Iterable[Right]) -> set[Right]:
@@ -96,22 +96,19 @@ class Declaration:
 def declare_tables(catalogue: Catalogue, *others: str) -> Declaration:
     """Return what is declared for roles and tables; ``others`` are tables to be found as well."""
     using, roles, store = catalogue.using, conf.roles, _store_table()
-    if roles is None:
-        tables = [_unprotected(name) for name in (*TABLES, "django_migrations")]
-    else:
-        tables = [*(table_access(name, roles) for name in TABLES), history_access(roles)]
+    tables = [*(table_access(name, roles) for name in TABLES), history_access(roles)]
     models = declarations()
     for model, constraint in models.items():
         if router.allow_migrate_model(using, model):
-            access = constraint.access(model, roles, using=using) or _unprotected(model._meta.db_table)
-            if roles is not None and store is not None and access.table == store[0]:
+            access = constraint.access(model, roles, using=using)
+            if not roles.one_user and store is not None and access.table == store[0]:
                 reads, policies = fan_out_reads(key=store[1], roles=roles, bound=catalogue.bound_owners)
                 access = replace(access, rights=(*access.rights, reads), policies=(*access.policies, *policies))
             tables.append(open_to_owners(access, roles, catalogue.bound_owners))
     return Declaration(
         roles=roles,
-        named=() if roles is None else named_roles(roles),
-        owner=roles.migrator if roles else str(connections[using].settings_dict.get("USER") or catalogue.role),
+        named=named_roles(roles),
+        owner=roles.migrator or str(connections[using].settings_dict.get("USER") or catalogue.role),
         tables=tuple(tables),
         models=models,
         relations=catalogue.relations({*others, *(name for each in tables for name in (each.table, *each.reads))}),
@@ -187,10 +184,6 @@ def _functions_of_pgtrigger(tables: Iterable[Relation]) -> list[FunctionAccess]:
             )
             found[function.signature] = function
     return list(found.values())
-
-
-def _unprotected(table: str) -> TableAccess:
-    return TableAccess(table=table, is_protected=False)
 
 
 def _store_table() -> tuple[str, str] | None:

@@ -66,7 +66,7 @@ def examine(connection: psycopg.Connection[Any], *, using: str, with_orphans: bo
         of_keys = (*compare_store_keys(catalogue, declared),)
         if of_keys:  # from which most others would follow
             return Examination(database=catalogue.database, role=catalogue.role, drifts=of_keys)
-        for compare in (*(_OF_ONE_USER if declared.roles is None else _OF_ROLES), *_OF_BOTH):
+        for compare in (*(_OF_ONE_USER if declared.roles.one_user else _OF_ROLES), *_OF_BOTH):
             drifts += compare(catalogue, declared)
         if of_django := objects.used_by_default(catalogue, declared):
             names = ", ".join(sorted(table.name for table in of_django))
@@ -123,7 +123,7 @@ def fix(connection: psycopg.Connection[Any], *, using: str, with_orphans: bool =
             drifts = fixable(examine(connection, using=using, with_orphans=with_orphans and rereads).drifts)
             if not drifts:
                 break
-            with as_member(connection, conf.roles.names if conf.roles else ()):
+            with as_member(connection, conf.roles.names):
                 # Memberships last: by its own, who administers the roles changes the rest.
                 for drift in sorted(drifts, key=lambda each: each.kind == "membership"):
                     for statement in drift.fix:

@@ -72,7 +72,7 @@ def compare_tables(catalogue: Catalogue, declared: Declaration) -> Iterable[Drif
         table = tables[relation.oid]
         yield from table.compare_owner(declared.owner)
         # What the owners of the host's own functions need on its tables is declared nowhere.
-        extra = () if access.table in TABLES or declared.roles is None else declared.roles.extra_owners
+        extra = () if access.table in TABLES else declared.roles.extra_owners
         exempt = {table.owner, declared.owner, *extra}
         yield from table.compare_rights(access.rights, declared.covered(table.rights, exempt))
         for sequence in sequences.get(table.oid, ()):
@@ -240,7 +240,7 @@ def compare_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[D
         create, *grants = function.create()
         fix = _by_creator(function, create, f"ALTER FUNCTION {function.signature} OWNER TO {owner}", *grants)
         yield Drift("function", f"function {function.signature}", "a function", "none", fix)
-    if declared.roles is not None:
+    if not declared.roles.one_user:
         yield from _find_undeclared_routines(routines.values(), declared_routines, declared)
 
 

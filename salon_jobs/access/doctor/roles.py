@@ -64,7 +64,7 @@ def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable
     Both ends are checked, so that a role that reaches an owner through other roles shows up at one of them. With one
     database user, a person decides about each of its memberships that exempt it from row-level security.
     """
-    one_user, missing = declared.roles is None, set(declared.owner_roles)
+    one_user, missing = declared.roles.one_user, set(declared.owner_roles)
     for granted, member, grantor, exempts, powers, *options in catalogue.rows(
         "memberships",
         granted=list(declared.guarded),

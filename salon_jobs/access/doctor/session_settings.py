@@ -68,7 +68,7 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
     ours = {None, declared.owner, *declared.names}
     jobs = declared.relations.get("salon_jobs_job")
     # One user that has a schema of its own, and looks nowhere else.
-    own_path = None if jobs is None or conf.roles is not None else identifier(jobs.schema).strip('"')
+    own_path = None if jobs is None or not conf.roles.one_user else identifier(jobs.schema).strip('"')
     stored: set[str] = set()
     for name, database, setting, value in catalogue.rows("settings", names=list(rules)):
         rule = rules[setting.lower()]

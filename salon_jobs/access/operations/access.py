@@ -42,14 +42,13 @@ class InstallDeclared(DatabaseOperation):
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         roles = conf.roles
         for table in self._tables(state):
-            if roles is not None:
-                execute(schema_editor, *table_access(table, roles).install(roles.runtime))
+            execute(schema_editor, *table_access(table, roles).install(roles.runtime))
             if storage := TABLES[table].storage:
                 settings = ", ".join(f"{identifier(*name.split('.'))} = {value}" for name, value in storage.items())
                 execute(schema_editor, f"ALTER TABLE {identifier(table)} SET ({settings})")
         for function in self._functions(schema_editor):
             execute(schema_editor, *function.create())
-        if roles is not None and self.tables is None:
+        if not roles.one_user and self.tables is None:
             execute(
                 schema_editor,
                 *history_access(roles).install(roles.runtime),
@@ -67,8 +66,7 @@ class InstallDeclared(DatabaseOperation):
         for function in self._functions(schema_editor):
             execute(schema_editor, *function.drop())
         for table in self._tables(state):
-            if conf.roles is not None:
-                execute(schema_editor, *table_access(table, conf.roles).remove(conf.roles.runtime))
+            execute(schema_editor, *table_access(table, conf.roles).remove(conf.roles.runtime))
             if storage := TABLES[table].storage:
                 names = ", ".join(identifier(*name.split(".")) for name in storage)
                 execute(schema_editor, f"ALTER TABLE {identifier(table)} RESET ({names})")
@@ -122,7 +120,7 @@ class InstallFanOutFunction(DatabaseOperation):
         table, key = str(store._meta.db_table), str(store._meta.pk.column)
         table_schema = schema_of(schema_editor, table)
         function = fan_out_function(table=table, table_schema=table_schema, key=key, roles=conf.roles)
-        if conf.roles is None:
+        if conf.roles.one_user:
             execute(schema_editor, *function.create())
             return
         owner, schema, on = conf.roles.fan_out_owner, identifier(function.schema), identifier(table_schema, table)
@@ -144,7 +142,7 @@ class InstallFanOutFunction(DatabaseOperation):
         if conf.store_model is None:
             return
         drop = f"DROP FUNCTION IF EXISTS {identifier(*conf.fan_out_function.split('.'))}()"
-        if conf.roles is None:
+        if conf.roles.one_user:
             execute(schema_editor, drop)
             return
         owner, meta = identifier(conf.roles.fan_out_owner), state.apps.get_model(conf.store_model)._meta
@@ -210,9 +208,9 @@ class ProtectModel(DatabaseOperation):
     ) -> None:
         if old is not None:
             schema_editor.remove_constraint(model, old)
-        access = None if new is None else new.access(model, conf.roles, using=schema_editor.connection.alias)
         # Its policies may already exist: a conversion to roles sets up what all migrations declare.
-        declared: set[str] = set() if access is None else {policy.name for policy in access.policies}
+        policies = () if new is None else new.access(model, conf.roles, using=schema_editor.connection.alias).policies
+        declared = {policy.name for policy in policies}
         there: set[str] = set()
         if not schema_editor.collect_sql:
             with schema_editor.connection.cursor() as cursor:

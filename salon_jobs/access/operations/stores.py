@@ -105,8 +105,7 @@ def list_stores(connection: BaseDatabaseWrapper) -> list[StoreId]:
                 f"RunForEachStore lists the stores with {conf.fan_out_function}, which does not exist yet: make the "
                 'migration depend on ("salon_jobs", "0003_fan_out")'
             )
-        if conf.roles is not None:
-            cursor.execute("SELECT set_config('role', %s, true)", [conf.roles.fan_out_owner])
+        cursor.execute("SELECT set_config('role', %s, true)", [conf.roles.fan_out_owner or role])
         cursor.execute(f"SELECT store_id FROM {function}")
         stores = [store_id for (store_id,) in cursor.fetchall()]
         cursor.execute("SELECT set_config('role', %s, true)", [role])

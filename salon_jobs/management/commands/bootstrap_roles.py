@@ -29,7 +29,7 @@ class Command(BaseCommand):
         parser.add_argument("--print", action="store_true", dest="print_only", help="print the SQL for psql instead")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if conf.roles is None:
+        if conf.roles.one_user:
             raise CommandError("SALON_JOBS['ROLES'] is not set: with one database user there is nothing to bootstrap.")
         if options["print_only"]:
             self.stdout.write(render_psql(build_scripts(conf.roles)), ending="")

@@ -37,7 +37,7 @@ class Command(MigrateCommand):
             alias = options["database"]
             if has_jobs := is_of_jobs(alias) or holds_job_tables(alias):
                 require_login(alias)
-            with require_store(alias) if has_jobs and conf.roles is None else nullcontext():
+            with require_store(alias) if has_jobs and conf.roles.one_user else nullcontext():
                 return super().execute(*args, **options)
         except (BootstrapMissing, ConversionMissing, NotReady) as error:
             raise CommandError(f"{error.code}: {error}") from error

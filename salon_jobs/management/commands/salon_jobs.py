@@ -72,7 +72,7 @@ class Command(BaseCommand):
         chosen = self._subcommands[options["subcommand"]]
         # Nothing is translated: programs read it, and what is here alone is in English.
         with override(None), as_command_error(), plain_notes(self.stderr):
-            if conf.roles is not None and chosen.needs_role:
+            if not conf.roles.one_user and chosen.needs_role:
                 check_role(conf.reader_database, conf.roles.operator if conf.operator_database else conf.roles.worker)
             # Before the database is asked: the shell passes on bytes that are no text, as lone surrogates.
             for name, value in options.items():

@@ -106,7 +106,7 @@ class Convert(Subcommand):
             what = "roles" if plan.to_roles else f"the one user {plan.owner}"
             question = f"Convert database {plan.database} from {', '.join(plan.former)} to {what}?"
             console.confirm(question, otherwise="nothing was converted")
-            if conf.roles is not None and conf.bootstrap_url is not None:
+            if plan.to_roles and conf.bootstrap_url is not None:
                 done = bootstrap(
                     conf.bootstrap_url,
                     roles=conf.roles,
