@@ -190,9 +190,9 @@ class RunCalls(Executor):
         self._turn = moved(self._turn, turn, _NEXT)
 
     def may_cancel(self) -> None:
-        """Let ``cancel_query`` cancel the calls asked for so far; those after it may clean up."""
+        """Let ``cancel_query`` cancel the calls asked for so far; those after it may clean up, or write the end."""
         with self._lock:
-            for call in self._open:
+            for call in () if self._is_ending else self._open:
                 call.is_interrupted = True
 
     def cancel_query(self) -> bool:
