@@ -200,7 +200,8 @@ class Worker(Loop):
 
     def stop(self) -> None:
         """Stop gracefully; a second call forces it."""
-        self._move(State.FORCED if self._state in (State.STOPPING, State.FORCED) else State.STOPPING)
+        if not self._move(State.STOPPING):
+            self._move(State.FORCED)
         super().stop()
 
     def run(self) -> bool:
@@ -303,11 +304,13 @@ class Worker(Loop):
         if ended:
             raise NotReady(f"{ended} threads that run jobs have ended; restart the process")
 
-    def _move(self, state: State) -> None:
-        """Go on to a state; once it stops, the loop itself has no say any more. Thread-safe."""
+    def _move(self, state: State) -> bool:
+        """Go on to a state; return False if it stops already, and only goes on from there. Thread-safe."""
         with self._moving:
-            if state in _STOPS or self._state not in _STOPS:
-                self._state = moved(self._state, state, _NEXT)
+            if self._state in _STOPS and state not in _NEXT[self._state]:
+                return False
+            self._state = moved(self._state, state, _NEXT)
+        return True
 
     def _age_s(self, instant: float) -> float:
         """Return the seconds since an instant, or since the start of this loop if that is later."""

@@ -19,12 +19,13 @@ from salon_jobs.core.errors import NotReady
 from salon_jobs.db.notify import MORE, SECOND_POLL, WakeUps
 from salon_jobs.jobs import enqueue
 from salon_jobs.worker import cancellations, in_flight, sources
+from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.claim import Claim, Claimer
 from salon_jobs.worker.in_flight import IdleTable
 from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.sources import ROOM_S
-from salon_jobs.worker.worker import Worker, WorkerOptions
+from salon_jobs.worker.worker import State, Worker, WorkerOptions
 from tests import tasks
 from tests.settings import url_for
 from tests.support import change, working
@@ -73,6 +74,17 @@ def test_claim_follows_last_notification(process_id: int, claims: list[float], w
             eventually(partial(more_than, claims, known))
         eventually(lambda: claims[-1] >= woken + SECOND_POLL.total_seconds())
     assert len(claims) <= 2 + 4 * wake_ups, "it does not spin"
+
+
+def test_stop_during_last_timeout(process_id: int, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was asked to stop no longer drains, and a second request forces its end."""
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "TERMINATE_AFTER_TIMEOUTS": 1}
+    worker = Worker(process_id, WorkerOptions(concurrency=1), using="default")
+    monkeypatch.setattr(worker_module, "log_event", lambda *_, **__: worker.stop())
+    worker._count_timeout()
+    worker.require_ready()
+    worker.stop()
+    assert worker._state is State.FORCED
 
 
 @pytest.mark.usefixtures("without_listener", "claims")
