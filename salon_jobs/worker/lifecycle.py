@@ -55,7 +55,8 @@ def lifecycle(run: JobRun) -> Generator[dict[str, Any] | Callable[[], Any], Any,
     To be driven in one context, and closed: an interrupt can hit the driver between two steps.
     """
     task = run.declaration
-    if why := why_expired(task, run.job, run.waited_s):
+    # Those of a chunk were in time when they joined it.
+    if len(run.runs) == 1 and (why := why_expired(task, run.job, run.waited_s)):
         return NotStarted(Expired(why))
     if not run.job.payload:
         try:
@@ -98,7 +99,8 @@ def lifecycle(run: JobRun) -> Generator[dict[str, Any] | Callable[[], Any], Any,
         return _SUCCEEDED[is_atomic]
     except BaseException as error:  # a handler may raise anything, even what closes a generator; only the job fails
         break_cycles(error)
-        met_read_only = failed_read_only(error) and (yield partial(_leads_to_read_only_server, run))
+        asks = run.interrupted_by is None and failed_read_only(error)
+        met_read_only = asks and (yield partial(_leads_to_read_only_server, run))
         return outcome_of(run, error, met_read_only=met_read_only)
     finally:
         if run.extensions:

@@ -372,6 +372,17 @@ def test_jobs_of_dead_process_join_no_chunk(work: Work) -> None:
     assert seen(ALONE) == [(True,), (True,), (False,)]
 
 
+def test_expiry_while_chunk_is_gathered(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its jobs were in time when they joined it."""
+    monkeypatch.setattr(tasks.in_chunks, "timeouts", Timeouts(wait_timeout=timedelta(minutes=5)))
+    calls = Calls(work)
+    add(work.stores[0], 0, 1)
+    chunk = chunk_of(work.claim(), work.process_id)
+    chunk.started = chunk.job.due_at + 301
+    assert execute(chunk) == Succeeded(finished=True)
+    assert calls.calls == [[0, 1]]
+
+
 def test_who_may_join(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     add(work.stores[0], 0)
     [job] = work.claim()
