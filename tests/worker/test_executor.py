@@ -13,12 +13,14 @@ import pytest
 
 from salon_jobs import Discard, Retry, Snooze, current_job, task
 from salon_jobs.core.backoff import Backoff
-from salon_jobs.core.errors import NoCurrentJob, SalonJobsError
+from salon_jobs.core.errors import NoCurrentJob, SalonJobsError, TimedOut
 from salon_jobs.core.outcomes import Cancelled, Errored, Left, NotStarted, Snoozed, Succeeded
+from salon_jobs.db.read_only import ServerReadOnly
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.run import JobRun
+from salon_jobs.worker.lifecycle import lifecycle
 from tests import tasks
-from tests.support import change, new_store_id, row_of, seen
+from tests.support import change, new_store_id, row_of, running_job, seen
 from tests.tasks import raises
 from tests.worker.work import Work, error_classes, errors, make_due, rows
 
@@ -47,6 +49,18 @@ def declared_for_parcels() -> Generator[Any]:
 def values(job_id: int, *columns: str) -> tuple[Any, ...]:
     row = row_of(job_id)
     return tuple(row[column] for column in columns)
+
+
+def test_interrupted_driver_closes_run(work: Work) -> None:
+    """Whatever it was about to tell the run: no server is asked about what decides only uninterrupted runs."""
+    run = running_job(work.claim_one(None, tasks.system), work.process_id)
+    life = lifecycle(run)
+    assert isinstance(next(life), dict)
+    run.interrupted_by = TimedOut
+    try:
+        raise ServerReadOnly
+    except ServerReadOnly:
+        life.close()
 
 
 def run_long_after_claim(work: Work) -> None:
