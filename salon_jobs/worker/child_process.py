@@ -289,8 +289,11 @@ class ChildSupervisor(Loop):
 
     def kill(self, reason: str, *, blameless: bool = False) -> None:
         """Kill the child at once; ``blameless``: its jobs are requeued without being charged."""
-        child = self.process
-        if child is not None and self._move(Life.BLAMELESS if blameless else Life.KILLED):
+        if (child := self.process) is not None:
+            self._kill(child, reason, Life.BLAMELESS if blameless else Life.KILLED)
+
+    def _kill(self, child: ChildProcess, reason: str, life: Life) -> None:
+        if self._move(child, life):
             log_event(logging.WARNING, events.CHILD_KILLED, process_id=child.process_id, pid=child.pid, reason=reason)
             child.kill()
 
@@ -305,14 +308,14 @@ class ChildSupervisor(Loop):
         if child is None or not late:
             return
         if self._life is Life.WORKING:
-            self._move(Life.DRAINING)
+            self._move(child, Life.DRAINING)
             self._draining_since = now
             child.stop()
         elif self._life in (Life.DRAINING, Life.ALONE):
-            self._move(Life.DRAINING if late < len(runs) else Life.ALONE)
+            self._move(child, Life.DRAINING if late < len(runs) else Life.ALONE)
             has_written = self._life is Life.ALONE and now - self._life_since > _LAST_WRITES_S
             if has_written or now - self._draining_since > _DRAIN_S:
-                self.kill("a job ran past its limit", blameless=True)
+                self._kill(child, "a job ran past its limit", Life.BLAMELESS)
 
     def kill_if_stuck(self) -> None:
         """Kill a child that could not write an end for a minute in which the database answered.
@@ -322,17 +325,17 @@ class ChildSupervisor(Loop):
         child, now = self.process, time.monotonic()
         report = (child and child.report) or {}
         is_stuck = child is not None and child.silent_s < FRESH_S and "stuck_s" in report
-        if not is_stuck or self._heartbeat.polled_s_ago > conf.process_silent_after.total_seconds():
+        if child is None or not is_stuck or self._heartbeat.polled_s_ago > conf.process_silent_after.total_seconds():
             self._stuck_since = None
             return
         self._stuck_since = self._stuck_since or now
         if now - self._stuck_since > _STUCK_S and not self._waits_for_lock():
-            self.kill(f"no end of a run could be written for {report['stuck_s']:.0f} s")
+            self._kill(child, f"no end of a run could be written for {report['stuck_s']:.0f} s", Life.KILLED)
 
-    def _move(self, life: Life) -> bool:
-        """Go on to a state, unless another thread has killed the child; return whether that is new."""
+    def _move(self, child: ChildProcess, life: Life) -> bool:
+        """Go on to a state, unless the child has ended or another thread has killed it; return whether that is new."""
         with self._moving:
-            if self._life in (life, *_KILLED):
+            if child is not self.process or self._life in (life, *_KILLED):
                 return False
             self._life, self._life_since = moved(self._life, life, _NEXT), time.monotonic()
         return True
@@ -381,7 +384,8 @@ class ChildSupervisor(Loop):
 
     def _run_child(self) -> tuple[str | None, float]:
         """Run one child to its end and rescue its jobs; return how it ended (None: cleanly) and how long it lived."""
-        self._life, self._stuck_since = Life.WORKING, None
+        with self._moving:
+            self._life, self._stuck_since = Life.WORKING, None
         child = self.process = ChildProcess(self._plan, self._number)
         self._registered.wait()
         if self.stopping.is_set():

@@ -11,14 +11,16 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from salon_jobs.worker import in_flight
 from salon_jobs.worker.child import ControlChannel
-from salon_jobs.worker.child_process import relay_lines
-from salon_jobs.worker.in_flight import IdleTable, InFlightTable
+from salon_jobs.worker.child_process import ChildSupervisor, Life, relay_lines
+from salon_jobs.worker.in_flight import IdleTable, InFlightRun, InFlightTable
 from tests.waiting import LIMIT_S
 
 
@@ -120,6 +122,50 @@ def test_runs_of_killed_process() -> None:
             os.kill(writer.pid, signal.SIGKILL)
         (run,) = InFlightTable(3, fileno=fileno).shown()
     assert (run.slot, run.job_id, run.lease, run.kill_at) == (1, 12, 2, 99.5)
+
+
+class Child:
+    """Child with a job past its limit and an end that it cannot write. Once asked for its runs, another follows it."""
+
+    process_id, pid, silent_s = 1, 0, 0.0
+
+    def __init__(self, on_look: Callable[[], object] = lambda: None) -> None:
+        self.on_look, self.is_killed = on_look, False
+        self.report = {"stuck_s": 60.0}
+
+    def runs(self) -> list[InFlightRun]:
+        self.on_look()
+        return [InFlightRun(0, job_id=1, lease=1, began=0.0, kill_at=0.0)]
+
+    def stop(self) -> None:
+        """Be asked to stop."""
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+
+@pytest.mark.parametrize("life", [Life.WORKING, Life.ALONE])
+@pytest.mark.parametrize("is_stuck", [False, True])
+def test_next_child_is_spared(life: Life, is_stuck: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that ends while its supervisor looks at it is not mistaken for the one that follows."""
+    supervisor = ChildSupervisor(
+        0, cast("Any", None), cast("Any", SimpleNamespace(using="x", polled_s_ago=0.0)), cast("Any", None)
+    )
+    successor = Child()
+
+    def replace() -> bool:
+        supervisor.process, supervisor._life = cast("Any", successor), Life.WORKING
+        return False
+
+    supervisor.process, supervisor._life = cast("Any", Child(replace)), life
+    monkeypatch.setattr(supervisor, "_waits_for_lock", replace)
+    monkeypatch.setattr(supervisor, "_stuck_since", -100.0)
+    if is_stuck:
+        supervisor.kill_if_stuck()
+    else:
+        supervisor.kill_if_overdue()
+    assert not successor.is_killed
+    assert supervisor._life is Life.WORKING
 
 
 def test_first_idle_process_answers(monkeypatch: pytest.MonkeyPatch) -> None:
