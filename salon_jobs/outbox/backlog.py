@@ -6,9 +6,12 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import islice
+from typing import Final
 
 from salon_jobs.brokers.publisher import OutgoingMessage
+from salon_jobs.core.states import moved
 from salon_jobs.outbox.failures import Failure
 from salon_jobs.outbox.queries import Blocked, PageRequest
 
@@ -20,28 +23,59 @@ _MOST_SIZE = 64_000_000
 _UNKNOWN_SIZE = 64_000
 
 
+class Blocking(Enum):
+    """Where a blocked aggregate stands.
+
+    ===========  =================================================  ===========================================
+    State        Meaning                                            Goes on to
+    ===========  =================================================  ===========================================
+    FAILED       the row that blocks it is about to be written      BLOCKED
+    BLOCKED      the row is in the table                            CATCHING_UP, when it is due or gone
+    CATCHING_UP  its messages are read again, page by page          free, with the last page; or another failure
+    ===========  =================================================  ===========================================
+    """
+
+    FAILED = "failed"
+    BLOCKED = "blocked"
+    CATCHING_UP = "catching up"
+
+
+_NEXT: Final = {
+    Blocking.FAILED: (Blocking.BLOCKED,),
+    Blocking.BLOCKED: (Blocking.CATCHING_UP,),
+    Blocking.CATCHING_UP: (),
+}
+
+
 @dataclass(slots=True)
-class Hold:
+class HeldAggregate:
     """Blocked aggregate: reading stops until its messages are caught up from ``after``.
 
-    ``head_id`` is None after an operator deleted the row. ``written`` is true once the row is in the table, not only
-    about to be. ``outstanding`` counts messages that were caught up but neither published nor skipped yet.
-    ``lost_marks``: messages before the head may be unmarked, since it dates from before the database was lost.
+    ``head_id`` is None after an operator deleted the row. ``outstanding`` counts messages that were caught up but
+    neither published nor skipped yet. ``lost_marks``: messages before the head may be unmarked, since it dates from
+    before the database was lost.
     """
 
     aggregate_id: str
     partition: int
     head_id: int | None
     after: int
-    written: bool
-    catching_up: bool = False
+    state: Blocking
     page: int = 1
     outstanding: int = 0
     lost_marks: bool = False
 
+    @property
+    def is_catching_up(self) -> bool:
+        return self.state is Blocking.CATCHING_UP
+
+    def go_on_to(self, state: Blocking) -> None:
+        self.state = moved(self.state, state, _NEXT)
+
     def catch_up(self, *, after: int) -> None:
         """Read its messages again, first one, then pages that grow."""
-        self.catching_up, self.after, self.page = True, after, 1
+        self.go_on_to(Blocking.CATCHING_UP)
+        self.after, self.page = after, 1
 
     @property
     def first_id(self) -> int:
@@ -67,7 +101,7 @@ class Backlog:
         self._queue: deque[OutgoingMessage] = deque()
         # Every message that was read but not marked yet, with its partition.
         self._unmarked: dict[int, int] = {}
-        self._holds: dict[Key, Hold] = {}
+        self._holds: dict[Key, HeldAggregate] = {}
         # Whether nothing may be read, because messages from before ``forget`` are still in flight.
         self._draining = False
 
@@ -113,7 +147,7 @@ class Backlog:
         """Return whether something up to the gate's bound is unread or still being caught up."""
         with self.changed:
             unread = any(after < bound for after in self._after.values())
-            return self._draining or unread or any(hold.catching_up for hold in self._holds.values())
+            return self._draining or unread or any(hold.is_catching_up for hold in self._holds.values())
 
     def uses(self, partition: int) -> bool:
         with self.changed:
@@ -155,7 +189,7 @@ class Backlog:
             return len(late_messages)
 
     def refresh(self, rows: Iterable[Blocked]) -> None:
-        """Apply the rows that block aggregates: hold on new rows; catch up aggregates whose row is due or gone."""
+        """Sync with blocked aggregates: stop new ones, resume those that are due or unblocked."""
         with self.changed:
             if self._draining and self._unmarked:
                 return
@@ -168,21 +202,23 @@ class Backlog:
                     continue  # it is being sent, or was sent and is about to be marked
                 hold = self._holds.get(key)
                 if hold is None:
-                    hold = Hold(row.aggregate_id, row.partition, row.head_id, row.head_id - 1, True)
+                    hold = HeldAggregate(
+                        row.aggregate_id, row.partition, row.head_id, row.head_id - 1, Blocking.BLOCKED
+                    )
                     hold.lost_marks = lost_marks
                     self._holds[key] = hold
                     self._drop_of({key})
-                elif not hold.written or hold.catching_up:
+                elif hold.state is not Blocking.BLOCKED:
                     continue
                 hold.head_id = row.head_id
                 if row.due:
                     hold.catch_up(after=0 if hold.lost_marks and row.aggregate_id else row.head_id - 1)
             for key, hold in self._holds.items():
-                if key not in blocked and hold.written and not hold.catching_up:
+                if key not in blocked and hold.state is Blocking.BLOCKED:
                     hold.catch_up(after=key - 1 if isinstance(key, int) else 0)
                     hold.head_id = None
 
-    def to_catch_up(self, most: int) -> list[tuple[Key, Hold, int]]:
+    def to_catch_up(self, most: int) -> list[tuple[Key, HeldAggregate, int]]:
         """Return up to ``most`` aggregates whose next page should be read, and up to which ID.
 
         An aggregate waits until its partition was read up to the message that blocks it; otherwise that message would
@@ -192,11 +228,11 @@ class Backlog:
             ready = (
                 (key, hold, self._after[hold.partition])
                 for key, hold in self._holds.items()
-                if hold.catching_up and not hold.outstanding and self._after.get(hold.partition, -1) >= hold.first_id
+                if hold.is_catching_up and not hold.outstanding and self._after.get(hold.partition, -1) >= hold.first_id
             )
             return list(islice(ready, most))
 
-    def accept_caught_up(self, key: Key, hold: Hold, messages: Sequence[OutgoingMessage]) -> int | None:
+    def accept_caught_up(self, key: Key, hold: HeldAggregate, messages: Sequence[OutgoingMessage]) -> int | None:
         """Add the next page; a short page ends its hold. Return a head whose row is stale.
 
         The first page begins with the head, or with an earlier message that is pending.
@@ -234,7 +270,7 @@ class Backlog:
             kept: list[OutgoingMessage] = []
             for message in messages:
                 hold = self._holds.get(_key(message))
-                may_go = message.partition in self._after and (hold is None or hold.catching_up)
+                may_go = message.partition in self._after and (hold is None or hold.is_catching_up)
                 if may_go and not self._draining:
                     kept.append(message)
                 else:
@@ -268,18 +304,20 @@ class Backlog:
                 if failure.final and not message.aggregate_id:
                     continue
                 if message.partition in self._after:
-                    hold = Hold(message.aggregate_id, message.partition, message.id, message.id - 1, False)
+                    hold = HeldAggregate(
+                        message.aggregate_id, message.partition, message.id, message.id - 1, Blocking.FAILED
+                    )
                     hold.lost_marks = self._draining
                     self._holds[key] = hold
             self._drop_of({_key(failure.message) for failure in failures})
 
     def written(self, failures: Sequence[Failure]) -> None:
-        """Note that the rows of these failures are in the table."""
+        """Mark these failures as saved."""
         with self.changed:
             for failure in failures:
                 hold = self._holds.get(_key(failure.message))
-                if hold is not None and hold.head_id == failure.message.id:
-                    hold.written = True
+                if hold is not None and hold.head_id == failure.message.id and hold.state is Blocking.FAILED:
+                    hold.go_on_to(Blocking.BLOCKED)
 
     @property
     def size(self) -> int:

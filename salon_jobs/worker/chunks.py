@@ -37,13 +37,13 @@ def run_of(
     resets_session: bool = False,
 ) -> JobRun:
     """Return the run of these jobs of a task; of several, if it has ``chunk``."""
-    kind = JobRun if task.chunk is None else ChunkRun
-    first, *others = (kind(job, task, leases, connection, resets_session) for job in jobs)
-    if others:
-        chunk = cast("list[ChunkRun]", [first, *others])
-        chunk[0].others = tuple(chunk[1:])
-        for run in chunk:
-            run.started, run.size = first.started, len(chunk)
+    if task.chunk is None:
+        [job] = jobs
+        return JobRun(job, task, leases, connection, resets_session)
+    first, *others = (ChunkRun(job, task, leases, connection, resets_session) for job in jobs)
+    first.others = tuple(others)
+    for run in first.runs if others else ():
+        run.started, run.size = first.started, len(jobs)
     return first
 
 

@@ -31,8 +31,9 @@ def execute(run: JobRun) -> Outcome:
     except StopIteration as ended:
         # Not by a name here: the frame of a handler that raised leads to this one, and the outcome to that frame.
         return cast("Outcome", ended.value)
-    finally:
+    except BaseException:  # an interrupt between two steps
         life.close()
+        raise
 
 
 def _call_handler(arguments: dict[str, Any], run: JobRun) -> Any:

@@ -37,7 +37,7 @@ from salon_jobs.jobs.current import CurrentJob
 from salon_jobs.jobs.registry import TaskDeclaration
 from salon_jobs.jobs.run import JobRun, current_run, refuse_open_transaction
 from salon_jobs.signals import job_started
-from salon_jobs.tenancy.active import SystemTask
+from salon_jobs.tenancy.active import system_task
 from salon_jobs.worker.store_transaction import refuse_vanished_store, store_transaction
 
 # By whether the handler's own transaction finished the job.
@@ -54,16 +54,17 @@ def lifecycle(run: JobRun) -> Generator[dict[str, Any] | Callable[[], Any], Any,
 
     To be driven in one context, and closed: an interrupt can hit the driver between two steps.
     """
-    task = run.declaration
+    task, job = run.declaration, run.job
+    may_expire = job.expired or task.timeouts is not None
     # Those of a chunk were in time when they joined it.
-    if len(run.runs) == 1 and (why := why_expired(task, run.job, run.waited_s)):
+    if may_expire and len(run.runs) == 1 and (why := why_expired(task, job, run.waited_s)):
         return NotStarted(Expired(why))
-    if not run.job.payload:
+    if not job.payload:
         try:
-            run.job = yield partial(run.leases.with_payload, run.job)
+            job = run.job = yield partial(run.leases.with_payload, job)
         except Error:  # an outage, which the end of this run waits out
             return Released()
-        if not run.job.payload:
+        if not job.payload:
             return Lost()
     try:
         arguments = run.arguments()
@@ -73,25 +74,32 @@ def lifecycle(run: JobRun) -> Generator[dict[str, Any] | Callable[[], Any], Any,
         return Left(error) if isinstance(error, PayloadUnknown) else Errored(error, retryable=False)
     if task.at_most_once:
         try:
-            if not (yield partial(run.leases.begin_once, run.job)):
+            if not (yield partial(run.leases.begin_once, job)):
                 return Lost()
         except Error:  # it may have been recorded, but the handler was not called
             return Released(begun=False)
     is_atomic, was_in_transaction = task.is_store_task and task.atomic, run.connection.in_atomic_block
-    token = current_run.set(run)
+    token, as_system = current_run.set(run), None
     try:
         if job_started.receivers:
             for each in run.runs:
                 yield partial(job_started.send_robust, task, job=CurrentJob(each))
-        if run.store_id is not None and not is_atomic:
+        if job.store_id is not None and not is_atomic:
             # Between its transactions it must see no rows, even if an earlier job on this connection used SET directly.
             yield partial(refuse_vanished_store, run)
-        with _surroundings(run, is_atomic=is_atomic) as own:
+        if job.store_id is None:  # not in a block, which a small job would pay for
+            as_system = system_task.set(task.name)
             value = yield arguments
             if not run.finished:  # otherwise it returns its result too late
                 run.returned(value)
-            if is_atomic:
-                own.finish()
+        else:
+            block: AbstractContextManager[Any] = store_transaction(run) if is_atomic else run.as_store()
+            with block as own:
+                value = yield arguments
+                if not run.finished:
+                    run.returned(value)
+                if is_atomic:
+                    own.finish()
         if not is_atomic:
             run.refuse_to_go_on()
         if run.may_hold_transaction and not was_in_transaction:
@@ -105,14 +113,9 @@ def lifecycle(run: JobRun) -> Generator[dict[str, Any] | Callable[[], Any], Any,
     finally:
         if run.extensions:
             run.close_extensions()
+        if as_system is not None:
+            system_task.reset(as_system)
         current_run.reset(token)
-
-
-def _surroundings(run: JobRun, *, is_atomic: bool) -> AbstractContextManager[Any]:
-    """Return the block in which the handler runs: for one that ``is_atomic`` a ``StoreTransaction``."""
-    if is_atomic:
-        return store_transaction(run)
-    return SystemTask(run.task) if run.store_id is None else run.as_store()
 
 
 def why_expired(task: TaskDeclaration, job: ClaimedJob, waited_s: float) -> str | None:
