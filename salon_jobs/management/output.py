@@ -232,14 +232,11 @@ class Console:
         self.write(Text(printable(text), "bold"))
 
     def facts(self, facts: Mapping[str, object]) -> None:
-        """Write facts below each other, with their names in a column."""
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(no_wrap=True)
-        grid.add_column(overflow="fold")
+        """Write facts below each other, with their names in a column. None is folded, so that it can be copied."""
+        width = max(map(len, facts))
         for name, fact in facts.items():
             text = instant(fact) if isinstance(fact, datetime) else printable(str(fact))
-            grid.add_row(Text.assemble((name, "dim")), text)
-        self.write(Padding(grid, (0, 0, 0, 2), expand=False))
+            self.write(Text.assemble("  ", (name, "dim"), " " * (width - len(name) + 2), text))
 
     def note(self, text: str) -> None:
         """Write a note beside the result."""
