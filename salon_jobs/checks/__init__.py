@@ -128,7 +128,7 @@ _WHERE: Final = "(its address: pip show --verbose salon-jobs)"
 def _settings_hint(fault: str) -> str:
     """Return the hint for an error of the settings; it names the setting with which the error's text begins."""
     if " unknown key " in fault:
-        return f"rename or remove the key; the changelog lists the removed settings, and what applies instead {_WHERE}"
+        return f"rename or remove the key; Settings in the documentation lists all {_WHERE}"
     key = re.match(r"SALON_JOBS(\['.+?'\])*", fault)
     return f"correct {key[0] if key else 'SALON_JOBS'}; Settings in the documentation lists its values {_WHERE}"
 

@@ -154,7 +154,7 @@ def test_all_faults_are_named_at_once() -> None:
     [
         ({"LOGGING": {"LEVEL": "loud"}}, "correct SALON_JOBS['LOGGING']['LEVEL']; Settings in the documentation"),
         ({"NATS": {"USER": ("u", "p"), "TOKEN": "t"}}, "correct SALON_JOBS['NATS']; Settings in the documentation"),
-        ({"HEARTBEAT_INTERVAL": 3}, "rename or remove the key; the changelog lists the removed settings"),
+        ({"HEARTBEAT_INTERVAL": 3}, "rename or remove the key; Settings in the documentation lists all"),
     ],
 )
 def test_hint_names_field_and_remedy(wrong: object, hint: str) -> None:
