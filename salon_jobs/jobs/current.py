@@ -173,7 +173,7 @@ class CurrentJob:
         """
         self.run.returned(result)
         self.run.end()
-        if result is not None:
+        if result is not None or self.run.extension(FinishedWith) is not None:
             self.run.attach(FinishedWith(result))
 
 

@@ -102,6 +102,15 @@ def finish_early() -> str:
 
 
 @task
+def finish_again() -> None:
+    """Finish in a transaction that is rolled back, and again without a result."""
+    with transaction.atomic():
+        current_job().finish("rolled back")
+        transaction.set_rollback(True)
+    current_job().finish()
+
+
+@task
 def give(kind: str) -> Any:
     """Return something that is not JSON, or not quite."""
     values: dict[str, Any] = {

@@ -153,6 +153,13 @@ def test_signal_has_result_of_finish(keep: timedelta) -> None:
     assert [result.return_value for _, result in got] == [{"sent": 3}]
 
 
+def test_signal_has_last_result_of_finish() -> None:
+    with received(task_finished) as got:
+        calls.finish_again.using(keep_result=timedelta(0)).enqueue()
+        drain_jobs()
+    assert [result.return_value for _, result in got] == [None]
+
+
 def test_cancelled_job_has_failed() -> None:
     result = calls.add.enqueue(1)
     cancel(result)
