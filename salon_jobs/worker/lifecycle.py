@@ -78,7 +78,9 @@ def lifecycle(run: JobRun) -> Generator[dict[str, Any] | Callable[[], Any], Any,
                 return Lost()
         except Error:  # it may have been recorded, but the handler was not called
             return Released(begun=False)
-    is_atomic, was_in_transaction = task.is_store_task and task.atomic, run.connection.in_atomic_block
+    is_atomic = task.is_store_task and task.atomic
+    # A coroutine that has asked for no thread yet has the connection of the thread that claimed it.
+    was_in_transaction = run.connection.in_atomic_block and run.may_hold_transaction
     token, as_system = current_run.set(run), None
     try:
         if job_started.receivers:

@@ -31,7 +31,7 @@ from salon_jobs.worker.async_handlers import running_loop
 from salon_jobs.worker.database_threads import DatabaseThreads, RunCalls
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
-from tests.support import connected, seen, wait_until_waiting
+from tests.support import connected, running_coroutines, seen, wait_until_waiting
 from tests.waiting import LIMIT_S, eventually
 from tests.worker.effects import write, written
 from tests.worker.work import Work, error_classes, rows
@@ -171,6 +171,21 @@ def test_open_transaction_is_rolled_back(work: Work) -> None:
 
     work.run_on_thread(handler, tasks.async_store)
     assert (error_classes(), written()) == (["TransactionBroken"], [])
+
+
+def test_open_transaction_beside_claim(work: Work) -> None:
+    """The run does not take the worker's transaction, of the next claim, for one that surrounds its own calls."""
+
+    async def handler(**_: object) -> None:
+        await sync_to_async(transaction.atomic().__enter__)()
+
+    with running_coroutines(work.process_id) as (lane, _):
+        work.add(handler, tasks.async_system)
+        jobs = work.claim()
+        with transaction.atomic():
+            lane.start(jobs)
+            eventually(lambda: not lane.running_count)
+    assert error_classes() == ["TransactionBroken"]
 
 
 def test_free_place_is_filled(work: Work) -> None:
