@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 from weakref import proxy
 
 from salon_jobs.core import events
@@ -22,7 +22,7 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.tracing import is_observed, observing
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import Leases
-from salon_jobs.jobs.run import JobRun
+from salon_jobs.jobs.run import JobRun, refuse_open_transaction
 from salon_jobs.tenancy.active import ActiveContext
 from salon_jobs.worker import deadlines
 from salon_jobs.worker.async_handlers import CoroutineRun, running_loop, until_done
@@ -33,7 +33,18 @@ from salon_jobs.worker.ends import identify
 from salon_jobs.worker.finisher import Finisher, size_of
 from salon_jobs.worker.forks import end_copy
 from salon_jobs.worker.in_flight import InFlightTable
-from salon_jobs.worker.lifecycle import lifecycle
+from salon_jobs.worker.lifecycle import (
+    SUCCEEDED,
+    asks_server,
+    begin,
+    begins_in_database,
+    enter,
+    keep_result,
+    leave,
+    outcome_of,
+    start,
+    starts_in_database,
+)
 
 R = TypeVar("R")
 
@@ -248,23 +259,27 @@ class AsyncLane:
         self._on_room()
 
     async def _execute(self, running: AwaitingRun) -> Outcome:
-        """Drive a run, its functions on a thread; return how it ended, once nothing of it runs any more."""
-        life, calls = lifecycle(running), running.calls
+        """Lead a run through its life, on a thread where it may wait; return how it ended, once nothing of it runs."""
+        calls = running.calls
+        begun = await _on_thread(calls, begin, running) if begins_in_database(running) else begin(running)
+        if not isinstance(begun, dict):
+            return begun
+        entered = enter(running)
         try:
-            step = next(life)
-            while True:
-                try:
-                    # As on a thread of its own, what a function leaves in the context is the handler's.
-                    came = await (self._call(step, running) if isinstance(step, dict) else _in_context(calls, step))
-                except BaseException as error:  # it belongs to the run
-                    step = life.throw(error)
-                else:
-                    step = life.send(came)
-        except StopIteration as ended:
-            # Not by a name here: the frame of a handler that raised leads to this one, and the outcome to that frame.
-            return cast("Outcome", ended.value)
+            if starts_in_database(running):
+                await _in_context(calls, partial(start, running))
+            with nullcontext() if running.store_id is None else running.as_store():
+                keep_result(running, await self._call(begun, running))
+            running.refuse_to_go_on()
+            if running.may_hold_transaction:
+                await _on_thread(calls, lambda: refuse_open_transaction(running.connection))
+            return SUCCEEDED[False]
+        except BaseException as error:  # a handler may raise anything, even SystemExit; only the job fails
+            if asks_server(running, error):
+                return await _on_thread(calls, outcome_of, running, error)
+            return outcome_of(running, error)
         finally:
-            life.close()
+            leave(running, entered)
             if (left := calls.end()) is not None:
                 await until_done([left])
 
@@ -283,7 +298,10 @@ class AsyncLane:
 
 
 async def _in_context(calls: RunCalls, function: Callable[[], R]) -> R:
-    """Call a function on one of the threads in the task's context, with the variables that it sets."""
+    """Call a function on one of the threads in the task's context, with the variables that it sets.
+
+    As on a thread of its own, what a receiver leaves in the context is the handler's.
+    """
     context = copy_context()
     try:
         return await _on_thread(calls, context.run, function)

@@ -18,7 +18,7 @@ from salon_jobs.core.outcomes import Cancelled, Errored, Left, NotStarted, Snooz
 from salon_jobs.db.read_only import ServerReadOnly
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.run import JobRun
-from salon_jobs.worker.lifecycle import lifecycle
+from salon_jobs.worker.lifecycle import asks_server
 from tests import tasks
 from tests.support import change, new_store_id, row_of, running_job, seen
 from tests.tasks import raises
@@ -51,16 +51,12 @@ def values(job_id: int, *columns: str) -> tuple[Any, ...]:
     return tuple(row[column] for column in columns)
 
 
-def test_interrupted_driver_closes_run(work: Work) -> None:
-    """Whatever it was about to tell the run: no server is asked about what decides only uninterrupted runs."""
+def test_interrupted_run_asks_no_server(work: Work) -> None:
     run = running_job(work.claim_one(None, tasks.system), work.process_id)
-    life = lifecycle(run)
-    assert isinstance(next(life), dict)
+    refused = ServerReadOnly()
+    assert asks_server(run, refused)
     run.interrupted_by = TimedOut
-    try:
-        raise ServerReadOnly
-    except ServerReadOnly:
-        life.close()
+    assert not asks_server(run, refused)
 
 
 def run_long_after_claim(work: Work) -> None:
