@@ -14,7 +14,7 @@ from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.payload import ChunkPayload
 from salon_jobs.jobs.registry import TaskDeclaration
 from salon_jobs.jobs.run import JobRun
-from salon_jobs.worker.lifecycle import why_expired
+from salon_jobs.worker.executor import why_expired
 
 
 def joins_chunk(task: TaskDeclaration, job: ClaimedJob) -> bool:

@@ -30,10 +30,7 @@ from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.database_threads import DatabaseThreads, RunCalls
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.ends import identify
-from salon_jobs.worker.finisher import Finisher, size_of
-from salon_jobs.worker.forks import end_copy
-from salon_jobs.worker.in_flight import InFlightTable
-from salon_jobs.worker.lifecycle import (
+from salon_jobs.worker.executor import (
     SUCCEEDED,
     asks_server,
     begin,
@@ -45,6 +42,9 @@ from salon_jobs.worker.lifecycle import (
     start,
     starts_in_database,
 )
+from salon_jobs.worker.finisher import Finisher, size_of
+from salon_jobs.worker.forks import end_copy
+from salon_jobs.worker.in_flight import InFlightTable
 
 R = TypeVar("R")
 

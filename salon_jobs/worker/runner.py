@@ -41,11 +41,10 @@ from salon_jobs.worker.chunk_claim import ChunkClaimer, gather
 from salon_jobs.worker.chunks import run_of
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.ends import identify
-from salon_jobs.worker.executor import execute
+from salon_jobs.worker.executor import execute, outcome_of
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.forks import end_copy
 from salon_jobs.worker.in_flight import NEVER, InFlightTable
-from salon_jobs.worker.lifecycle import outcome_of
 
 
 class Runner:

@@ -18,7 +18,7 @@ from salon_jobs.core.outcomes import Cancelled, Errored, Left, NotStarted, Snooz
 from salon_jobs.db.read_only import ServerReadOnly
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.run import JobRun
-from salon_jobs.worker.lifecycle import asks_server
+from salon_jobs.worker.executor import asks_server
 from tests import tasks
 from tests.support import change, new_store_id, row_of, running_job, seen
 from tests.tasks import raises
