@@ -130,8 +130,10 @@ def start(run: JobRun) -> None:
     ``starts_in_database`` says whether it may wait. Raises Discard.
     """
     if job_started.receivers:
+        as_handler = system_task.set(None)  # only the handler of a system task may be of no store
         for each in run.runs:
             job_started.send_robust(run.declaration, job=CurrentJob(each))
+        system_task.reset(as_handler)
     if run.job.store_id is not None and not is_atomic(run):
         # Between its transactions it must see no rows, even if an earlier job on this connection used SET directly.
         refuse_vanished_store(run)

@@ -325,6 +325,23 @@ def test_receiver_with_loop_of_its_own(work: Work, signal: Signal) -> None:
     assert answers == [7]
 
 
+@pytest.mark.parametrize("declared", [tasks.system, tasks.async_system])
+def test_receiver_opens_context_of_store(work: Work, declared: Any) -> None:
+    """Also one of a system task, whose handler cannot."""
+    stores: list[object] = []
+
+    def receive(**_: object) -> None:
+        with tenant_context(work.stores[0]):
+            stores.append(current_store_id())
+
+    async def wait(**_: object) -> None:
+        """Do nothing."""
+
+    with connected(job_started, receive):
+        work.run_on_thread(wait if declared.is_async else lambda **_: None, declared)
+    assert stores == [work.stores[0]]
+
+
 def test_stop_cancels_all_before_waiting(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     """It cancels all coroutines before it waits for a server."""
     begun = threading.Semaphore(0)
