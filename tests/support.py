@@ -36,7 +36,7 @@ from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
-from salon_jobs.worker.lane import AsyncLane
+from salon_jobs.worker.lane import CoroutineRunner
 from salon_jobs.worker.maintenance import Rescuer
 from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.worker import Worker, WorkerOptions
@@ -221,12 +221,12 @@ def _end(*loops: Loop) -> None:
 
 
 @contextmanager
-def running_coroutines(process_id: int, *, threads: int = 1) -> Generator[tuple[AsyncLane, JobBuffer]]:
+def running_coroutines(process_id: int, *, threads: int = 1) -> Generator[tuple[CoroutineRunner, JobBuffer]]:
     """Yield a worker's lane for coroutines, and the buffer that knows which have not ended; wait until all have."""
     queue, leases, deadlines = JobBuffer(1), leases_of(process_id), DeadlineWatcher(using="default")
     finisher = Finisher(leases, queue, threading.Event())
     rooms: dict[str, Any] = {"places": 100, "threads": threads, "first_slot": 0, "in_flight": InFlightTable(100)}
-    lane = AsyncLane(queue, finisher, leases, **rooms, watcher=deadlines)
+    lane = CoroutineRunner(queue, finisher, leases, **rooms, watcher=deadlines)
     finisher.start()
     deadlines.start()
     try:

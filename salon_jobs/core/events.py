@@ -260,7 +260,7 @@ def log_event(level: int, event: str, /, *, exc_info: BaseException | None = Non
 
 
 @contextmanager
-def contained(what: str, *args: object) -> Generator[None]:
+def logging_errors(what: str, *args: object) -> Generator[None]:
     """Log whatever the block raises as an error of ``what``, such as a receiver: foreign code affects nothing else.
 
     An interrupt of the run passes.

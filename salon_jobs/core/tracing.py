@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from salon_jobs.core import events
-from salon_jobs.core.events import JOB_SUCCEEDED, contained
+from salon_jobs.core.events import JOB_SUCCEEDED, logging_errors
 from salon_jobs.core.records import StoreId
 
 T = TypeVar("T")
@@ -235,14 +235,14 @@ def consuming(messages: Sequence[T], describe: Callable[[T], TracedMessage]) -> 
 def published(message: TracedMessage, *, began_ns: int, ended_ns: int, code: str) -> None:
     """Record one attempt of a relay to publish."""
     if _tracer is not None:
-        with contained("the tracer failed"):
+        with logging_errors("the tracer failed"):
             _tracer.published(message, began_ns=began_ns, ended_ns=ended_ns, code=code)
 
 
 def current_headers() -> dict[str, str]:
     """Return the headers with which a receiver continues the current trace; empty without one."""
     if _tracer is not None:
-        with contained("the tracer failed"):
+        with logging_errors("the tracer failed"):
             return _carried(_tracer.headers())
     return {}
 
@@ -255,7 +255,7 @@ def current_trace() -> str | None:
 def current_trace_id() -> str | None:
     """Return the id of the current trace."""
     if _tracer is not None:
-        with contained("the tracer failed"):
+        with logging_errors("the tracer failed"):
             return _tracer.trace_id()
     return None
 
@@ -264,7 +264,7 @@ def report_failure(failure: FinalFailure | MessageFailure) -> None:
     """Report a failure; an error of the reporter is logged and never affects the job."""
     if _reporter is not None:
         subject = f"job {failure.job_id}" if isinstance(failure, FinalFailure) else f"message {failure.message_id}"
-        with contained("the reporter of failures raised for %s", subject):
+        with logging_errors("the reporter of failures raised for %s", subject):
             _reporter.report(failure)
 
 
@@ -272,7 +272,7 @@ def flush(timeout_s: float) -> None:
     """Flush tracer and reporter, for ``timeout_s`` at most; for processes that exit without running exit handlers."""
 
     def flush_one(observer: Tracer | Reporter) -> None:
-        with contained("an observer could not flush"):
+        with logging_errors("an observer could not flush"):
             observer.flush()
 
     # In separate threads: an agent that does not answer must not delay the exit.
@@ -299,14 +299,14 @@ def _enter(scopes: ExitStack, make: Callable[[], AbstractContextManager[T]]) -> 
     """Enter a context of an observer, whose own errors are logged at its start and at its end."""
 
     def leave(kind: Any, error: BaseException | None, traceback: Any) -> None:
-        with contained("an observer could not end"):
+        with logging_errors("an observer could not end"):
             try:
                 scope.__exit__(kind, error, traceback)
             except BaseException as fault:
                 if fault is not error:
                     raise
 
-    with contained("an observer could not begin"):
+    with logging_errors("an observer could not begin"):
         scope = make()
         value = scope.__enter__()
         scopes.push(leave)

@@ -39,7 +39,7 @@ def vital() -> Generator[None]:
         _on_death(name, error)
 
 
-def vitally(work: Callable[P, object]) -> Callable[P, None]:
+def exits_on_error(work: Callable[P, object]) -> Callable[P, None]:
     """Return ``work`` as the target of a vital thread."""
 
     @wraps(work)

@@ -157,7 +157,7 @@ def ping(*, using: str) -> None:
     in_one_trip(connection, "SELECT 1")
 
 
-def hot(
+def run_raw(
     statement: str,
     parameters: Mapping[str, Any],
     *,
@@ -216,12 +216,12 @@ def _numbered(text: str) -> tuple[bytes, tuple[str, ...]]:
 
 
 @contextmanager
-def briefly(*, using: str) -> Generator[None]:
+def short_lock_timeout(*, using: str) -> Generator[None]:
     """Open a transaction that waits for ``_PATIENCE`` at most for each lock; inside another, as long as that does."""
     is_outermost = not connections[using].in_atomic_block
     with transaction.atomic(using=using):
         if is_outermost:
-            hot("wait_briefly", {"patience": _PATIENCE}, using=using)
+            run_raw("wait_briefly", {"patience": _PATIENCE}, using=using)
         yield
 
 

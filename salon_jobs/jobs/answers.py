@@ -23,7 +23,7 @@ from django.apps import apps
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import JobCancelled, JobDoesNotExist, JobFailed, OptionInvalid, WaitRefused, WaitTimedOut
-from salon_jobs.core.events import contained
+from salon_jobs.core.events import logging_errors
 from salon_jobs.core.records import JobRecord, JobState
 from salon_jobs.core.text import shown
 from salon_jobs.db import statements
@@ -70,7 +70,7 @@ class AwaitedJobs:
         """Tell those who wait that these jobs have ended. The connection must be idle; its errors are only logged."""
         with self._lock:
             ended = [job_id for job_id in map(str, job_ids) if self.until.pop(job_id, None) is not None]
-        with contained("the ends of %s awaited jobs were not announced", len(ended)):
+        with logging_errors("the ends of %s awaited jobs were not announced", len(ended)):
             for start in range(0, len(ended), _MOST_NAMED):
                 _ended.notify(using, " ".join(ended[start : start + _MOST_NAMED]))
 

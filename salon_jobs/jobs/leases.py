@@ -31,7 +31,7 @@ from salon_jobs.core.events import LoggedLines, log_event
 from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.db.connections import raw_cursor
-from salon_jobs.db.statements import array, briefly, hot, is_held_up, load
+from salon_jobs.db.statements import array, is_held_up, load, run_raw, short_lock_timeout
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.registry import EndedRun
 from salon_jobs.jobs.timeline import Timeline
@@ -112,7 +112,7 @@ class Leases:
                 left_out = tuple(self._left_out.items())
                 parameters["left_out"] = array(job_id for job_id, until in left_out if until > now)
             try:
-                jobs: list[ClaimedJob] = hot(
+                jobs: list[ClaimedJob] = run_raw(
                     statement, parameters, make_row=_claimed_job, many=True, prepare=prepare, using=self.using
                 )
             except Error as error:
@@ -175,7 +175,7 @@ class Leases:
         results, keep, fences = _by_fence(runs), conf.keep_succeeded, self._fences([run.job for run in runs])
         if len(runs) > 1 and results is None and not keep and time.monotonic() > self._not_plain_until:
             try:
-                return {row[0] for row in hot("finish_plain", fences, many=True, using=self.using)}
+                return {row[0] for row in run_raw("finish_plain", fences, many=True, using=self.using)}
             except OperationalError as error:
                 if not is_held_up(error):
                     raise
@@ -189,11 +189,11 @@ class Leases:
         }
         is_one = len(runs) == 1
         statement, prepare = "finish_one" if is_one else "finish_many", is_one and self.is_direct()
-        return {row[0] for row in hot(statement, parameters, many=True, prepare=prepare, using=self.using)}
+        return {row[0] for row in run_raw(statement, parameters, many=True, prepare=prepare, using=self.using)}
 
     def save_step(self, job: ClaimedJob, **step: Any) -> bool:
         """Keep a step in the current transaction. Return False if the lease is lost. Waits for a locked row."""
-        return bool(hot("save_step", {**self._fence(job), **step}, using=self.using))
+        return bool(run_raw("save_step", {**self._fence(job), **step}, using=self.using))
 
     def keep_logs(self, runs: Sequence[EndedRun]) -> None:
         """Keep what runs logged that have ended without failing, where their rows are kept and KEEP_LOG says so."""
@@ -202,11 +202,11 @@ class Leases:
         logs = {run.job.id: (run.job.lease, lines.text) for run in runs if (lines := run.extension(LoggedLines))}
         if logs:
             leases, texts = zip(*logs.values(), strict=True)
-            hot("keep_logs", {"ids": list(logs), "leases": list(leases), "logs": list(texts)}, using=self.using)
+            run_raw("keep_logs", {"ids": list(logs), "leases": list(leases), "logs": list(texts)}, using=self.using)
 
     def owned(self, jobs: Sequence[ClaimedJob]) -> set[int]:
         """Return the fences of the jobs that this process still owns."""
-        return {row[0] for row in hot("owned", self._fences(jobs), many=True, using=self.using)}
+        return {row[0] for row in run_raw("owned", self._fences(jobs), many=True, using=self.using)}
 
     def fail(
         self,
@@ -246,8 +246,8 @@ class Leases:
 
         Until it is requeued as ``unbegun``, or an operator retries it, nothing queues the job again. Can be held up.
         """
-        with briefly(using=self.using):
-            return bool(hot("begin_once", self._fence(job), using=self.using))
+        with short_lock_timeout(using=self.using):
+            return bool(run_raw("begin_once", self._fence(job), using=self.using))
 
     def requeue(
         self,
@@ -305,8 +305,8 @@ class Leases:
         bound = {**UNUSED_BY_AN_END, **parameters, **ended}
         for tries_left in reversed(range(_TWIN_TRIES)):
             try:
-                with briefly(using=self.using):
-                    rows = hot("end", bound, using=self.using)
+                with short_lock_timeout(using=self.using):
+                    rows = run_raw("end", bound, using=self.using)
                     return [Ended._make([*row[:3], JobState(row[3]), *row[4:]]) for row in rows]
             except IntegrityError:
                 if not tries_left:
@@ -346,25 +346,27 @@ class Leases:
         return [row[0] for row in self._rehearse(ids, claim=False)] if ids else []
 
     def _rehearse(self, ids: Sequence[int], *, claim: bool) -> list[Any]:
-        return hot("rehearse", {"ids": list(ids), "claim": claim}, using=self.using)
+        return run_raw("rehearse", {"ids": list(ids), "claim": claim}, using=self.using)
 
     def has_fresh_heartbeat(self) -> bool:
         """Return whether the process has a row whose heartbeat is younger than half of PROCESS_SILENT_AFTER."""
         parameters = {"process_id": self.process_id, "silent_after": conf.process_silent_after}
-        return bool(hot("has_fresh_heartbeat", parameters, using=self.using)[0][0])
+        return bool(run_raw("has_fresh_heartbeat", parameters, using=self.using)[0][0])
 
     def begun_once(self) -> set[tuple[int, int]]:
         """Return (id, lease) of jobs leased to this process that have begun their only run."""
-        return {(row[0], row[1]) for row in hot("begun_once", {"process_id": self.process_id}, using=self.using)}
+        return {(row[0], row[1]) for row in run_raw("begun_once", {"process_id": self.process_id}, using=self.using)}
 
     def cancel_requests(self) -> set[tuple[int, int]]:
         """Return (id, lease) of jobs leased to this process whose cancellation was requested."""
-        return {(row[0], row[1]) for row in hot("cancel_requests", {"process_id": self.process_id}, using=self.using)}
+        return {
+            (row[0], row[1]) for row in run_raw("cancel_requests", {"process_id": self.process_id}, using=self.using)
+        }
 
     def other_leases(self, known: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return (id, lease) of other jobs leased to this process: the reply to their claim never arrived."""
         parameters = {"process_id": self.process_id, "fences": [job_id ^ lease for job_id, lease in known]}
-        return [(row[0], row[1]) for row in hot("other_leases", parameters, using=self.using)]
+        return [(row[0], row[1]) for row in run_raw("other_leases", parameters, using=self.using)]
 
     def committed(self, job: ClaimedJob, *, began: float | None = None) -> bool | None:
         """Return whether this run's COMMIT took effect, after an unclear end: row gone, or succeeded under this lease.
@@ -373,14 +375,14 @@ class Leases:
         ``began``, when the run began (monotonic seconds), None if the row is gone and the server was promoted since:
         its COMMIT may have been lost, or the row.
         """
-        [(took_effect, is_gone, _)] = hot("lease_state", self._fence(job), using=self.using)
+        [(took_effect, is_gone, _)] = run_raw("lease_state", self._fence(job), using=self.using)
         if took_effect and is_gone and began is not None and not self.timeline.continues_since(began):
             return None
         return bool(took_effect)
 
     def failed_by(self, job: ClaimedJob) -> bool:
         """Return whether the job failed for good under this run's lease."""
-        return bool(hot("lease_state", self._fence(job), using=self.using)[0][2])
+        return bool(run_raw("lease_state", self._fence(job), using=self.using)[0][2])
 
     def with_payload(self, job: ClaimedJob) -> ClaimedJob:
         """Return the job with its payload, read now if its claim left it out; without it if the lease is lost."""
@@ -389,7 +391,7 @@ class Leases:
 
     def leased_job(self, job_id: int, lease: int) -> ClaimedJob | None:
         """Return the job if this process still holds it under this lease."""
-        rows = hot("leased_job", {"id": job_id, "lease": lease, "process_id": self.process_id}, using=self.using)
+        rows = run_raw("leased_job", {"id": job_id, "lease": lease, "process_id": self.process_id}, using=self.using)
         return ClaimedJob._make(rows[0]) if rows else None
 
     def _fence(self, job: ClaimedJob) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult, GivenStore, StoreId
 from salon_jobs.core.text import shown
 from salon_jobs.db.connections import alias_of
-from salon_jobs.db.statements import hot
+from salon_jobs.db.statements import run_raw
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import check_number, parse_rate
 from salon_jobs.models import Limit
@@ -132,7 +132,7 @@ def load_limits(*, using: str) -> Limits:
 
 def _stored(alias: str) -> dict[str, EffectiveLimit]:
     # Each process reads them twice a second; for the ORM that would be a tenth of its work at 20 jobs a second.
-    return {scope: EffectiveLimit(*values) for scope, *values in hot("stored_limits", {}, using=alias)}
+    return {scope: EffectiveLimit(*values) for scope, *values in run_raw("stored_limits", {}, using=alias)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from salon_jobs.core.as_json import as_member, encode
 from salon_jobs.core.errors import LeaseLost, StepInvalid
 from salon_jobs.core.extensions import Extension
 from salon_jobs.core.text import shown
-from salon_jobs.db.statements import hot
+from salon_jobs.db.statements import run_raw
 from salon_jobs.jobs.payload import unquoted
 from salon_jobs.jobs.run import JobRun, refuse_broken_transaction
 
@@ -142,7 +142,7 @@ class Steps(Extension):
 
     def _find(self, name: str, *, is_cursor: bool) -> KeptStep | None:
         if self._kept is None:
-            rows = hot("load_steps", {"id": self._running.id}, using=self._running.leases.using)
+            rows = run_raw("load_steps", {"id": self._running.id}, using=self._running.leases.using)
             self._kept = {row[0]: KeptStep(*row[1:]) for row in rows}
         kept = self._kept.get(name)
         if kept is not None and (kept.position is not None) is not is_cursor:

@@ -6,7 +6,7 @@ import time
 
 from django.db import Error, OperationalError
 
-from salon_jobs.db.statements import hot
+from salon_jobs.db.statements import run_raw
 
 # Classes of errors by which a server says that it has no timeline to show, such as Aurora's.
 _UNSUPPORTED = ("0A", "42")
@@ -39,7 +39,7 @@ class Timeline:
 
     def _read(self) -> str | None:
         try:
-            timeline: str = hot("timeline", {}, using=self._using)[0][0]
+            timeline: str = run_raw("timeline", {}, using=self._using)[0][0]
         except Error as error:
             sqlstate: str = getattr(error.__cause__, "sqlstate", None) or ""
             if isinstance(error, OperationalError) or not sqlstate.startswith(_UNSUPPORTED):

@@ -17,7 +17,7 @@ from salon_jobs.core import events, metrics
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.tracing import is_traced, published
-from salon_jobs.core.vital import vitally
+from salon_jobs.core.vital import exits_on_error
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.failures import Failure
 from salon_jobs.outbox.marker import Marker, Marks
@@ -86,7 +86,7 @@ class DestinationWorker:
         on_change: Callable[[], None],
     ) -> None:
         name = f"salon-jobs-{destination}"[:60]
-        self.thread = threading.Thread(target=vitally(self._run), name=name, daemon=True)
+        self.thread = threading.Thread(target=exits_on_error(self._run), name=name, daemon=True)
         self.destination = destination
         self.backlog = Backlog(conf.outbox.fetch_limit)
         self.breaker = Breaker()

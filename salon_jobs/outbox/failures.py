@@ -17,7 +17,7 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.error_report import shown_message
 from salon_jobs.core.events import log_event
 from salon_jobs.core.tracing import MessageFailure, report_failure
-from salon_jobs.db.statements import hot
+from salon_jobs.db.statements import run_raw
 from salon_jobs.outbox.queries import LONGEST_CODE, LONGEST_ERROR, identities
 
 _LONGEST_WAIT: Final = timedelta(hours=1)
@@ -63,7 +63,7 @@ def write_failures(failures: Sequence[Failure], *, owner: int, on_hold: int, usi
     new: set[int] = set()
     if unresolvable:
         parameters = {**_parameters(unresolvable, owner), "wait_s": on_hold / _RETRIES_PER_S}
-        new = {row[0] for row in hot("block_unresolvable", parameters, using=using)}
+        new = {row[0] for row in run_raw("block_unresolvable", parameters, using=using)}
         newly_blocked = [each for each in unresolvable if each.message.id in new and not each.answer.quiet]
         if newly_blocked:  # one line for those found together, naming the first
             first = _log_fields(newly_blocked[0])
@@ -75,14 +75,16 @@ def write_failures(failures: Sequence[Failure], *, owner: int, on_hold: int, usi
             "waits": [failure.wait.total_seconds() for failure in charged],
         }
         with transaction.atomic(using=using):
-            written = {row[0] for row in hot("mark_unpublished", _parameters(charged, owner) | attempts, using=using)}
+            written = {
+                row[0] for row in run_raw("mark_unpublished", _parameters(charged, owner) | attempts, using=using)
+            }
             charged = [failure for failure in charged if failure.message.id in written]
             ids = [failure.message.id for failure in charged]
             types = [failure.message.aggregate_type for failure in charged]
             aggregates = [failure.message.aggregate_id for failure in charged]
             codes = [failure.answer.code[:LONGEST_CODE] for failure in charged]
-            hot("unblock", {"heads": ids, "types": types, "aggregates": aggregates}, using=using)
-            hot("block", {"ids": ids, "codes": codes}, using=using)
+            run_raw("unblock", {"heads": ids, "types": types, "aggregates": aggregates}, using=using)
+            run_raw("block", {"ids": ids, "codes": codes}, using=using)
         new |= written
         for failure in charged:
             fields: dict[str, Any] = {**_log_fields(failure), "attempt": failure.tries}

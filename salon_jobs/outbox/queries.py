@@ -16,7 +16,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import shown_message
 from salon_jobs.core.records import PARTITIONS, MessageStatus, StoreId
 from salon_jobs.db import statements
-from salon_jobs.db.statements import array, hot
+from salon_jobs.db.statements import array, run_raw
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition
 from salon_jobs.models.fields import created
 
@@ -71,7 +71,7 @@ class PartitionState(NamedTuple):
 
 def gate(*, using: str) -> Gate:
     """Read the gate. Read messages up to its bound afterwards, in a separate statement."""
-    [(allocated, bound, holders, server)] = hot("gate", {}, using=using)
+    [(allocated, bound, holders, server)] = run_raw("gate", {}, using=using)
     return Gate(allocated, bound, tuple(holders), server)
 
 
@@ -86,7 +86,7 @@ def fetch(
 
 def fetch_heads(ids: Sequence[int], *, using: str) -> dict[int, OutgoingMessage]:
     """Return, by each pending message's ID, the first pending message of its aggregate, or itself if it has none."""
-    rows = hot("fetch_heads", {"ids": list(ids)}, many=True, using=using) if ids else []
+    rows = run_raw("fetch_heads", {"ids": list(ids)}, many=True, using=using) if ids else []
     return {row[0]: OutgoingMessage._make(row[1:]) for row in rows}
 
 
@@ -109,18 +109,18 @@ def fetch_passed_over(
 
 def message_destinations(*, using: str) -> list[str]:
     """Return the destinations that any message names."""
-    return [row[0] for row in hot("message_destinations", {}, using=using)]
+    return [row[0] for row in run_raw("message_destinations", {}, using=using)]
 
 
 def mark_published(messages: Sequence[OutgoingMessage], *, using: str) -> None:
     """Mark messages as published, and unblock the aggregates they blocked."""
-    hot("mark_published", identities(messages), using=using)
+    run_raw("mark_published", identities(messages), using=using)
 
 
 def mark_skipped(skipped: Sequence[tuple[OutgoingMessage, str]], *, using: str) -> None:
     """Mark messages as skipped, with the reason of each, and unblock the aggregates they blocked."""
     parameters = identities([message for message, _ in skipped])
-    hot("mark_skipped", {**parameters, "reasons": [reason for _, reason in skipped]}, using=using)
+    run_raw("mark_skipped", {**parameters, "reasons": [reason for _, reason in skipped]}, using=using)
 
 
 def identities(messages: Iterable[OutgoingMessage]) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def take_partitions(states: Sequence[PartitionState], *, owner: int, using: str)
         "beats": [state.beat for state in states],
         "owner": owner,
     }
-    return {row[0] for row in hot("take_partitions", parameters, using=using)}
+    return {row[0] for row in run_raw("take_partitions", parameters, using=using)}
 
 
 def release_partitions(partitions: Iterable[int], *, owner: int, using: str) -> None:
@@ -199,7 +199,7 @@ def destinations(*, using: str) -> dict[str, tuple[bool, str]]:
 def grant_tokens(wanted: Sequence[tuple[str, int, int]], *, using: str) -> dict[str, int]:
     """Take tokens for destinations, each (name, most, rate per second); return how many each got."""
     names, counts, rates = map(list, zip(*wanted, strict=True))
-    return dict(hot("grant_tokens", {"types": names, "wanted": counts, "rates": rates}, using=using))
+    return dict(run_raw("grant_tokens", {"types": names, "wanted": counts, "rates": rates}, using=using))
 
 
 def write_outage(destination: str, outage: PublishFailure | None, *, using: str) -> None:
@@ -223,7 +223,7 @@ def oldest_messages(types: Iterable[str] | None = None, *, using: str) -> dict[s
 
 
 def _messages(statement: str, parameters: dict[str, Any], *, using: str) -> list[OutgoingMessage]:
-    return list(map(OutgoingMessage._make, hot(statement, parameters, many=True, using=using)))
+    return list(map(OutgoingMessage._make, run_raw(statement, parameters, many=True, using=using)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError
 from salon_jobs.core.events import logger
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.text import shown
-from salon_jobs.core.vital import vitally
+from salon_jobs.core.vital import exits_on_error
 from salon_jobs.process.exposition import exposition
 
 # How long a client may take to send its request line and headers, and for all of it, the response included.
@@ -139,7 +139,7 @@ class HealthServer:
                 " --health-addr HOST:PORT (port 0 takes a free one)"
             ) from error
         self._thread = threading.Thread(
-            target=vitally(self._server.serve_forever), name="salon-jobs-health", daemon=True
+            target=exits_on_error(self._server.serve_forever), name="salon-jobs-health", daemon=True
         )
 
     @property

@@ -16,7 +16,7 @@ from psycopg.errors import DeadlockDetected, SerializationFailure
 from salon_jobs.core import events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.events import log_event
-from salon_jobs.core.vital import vitally
+from salon_jobs.core.vital import exits_on_error
 from salon_jobs.db.statements import is_of_driver
 from salon_jobs.tenancy.connections import is_only_old, remember_connections, tidy_connections
 
@@ -130,7 +130,7 @@ class Loop:
         # psycopg's connection after the last round, None if there was none or the round failed.
         self._connection: object = None
         self._thread = threading.Thread(
-            target=vitally(self.run), name=f"salon-jobs-{name.replace(' ', '-')}", daemon=True
+            target=exits_on_error(self.run), name=f"salon-jobs-{name.replace(' ', '-')}", daemon=True
         )
 
     def poll(self) -> float:

@@ -24,7 +24,7 @@ from salon_jobs.core.errors import NotReady, SchemaMissing
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.program import HANGUP, stop_signals
-from salon_jobs.core.vital import die_by, vitally
+from salon_jobs.core.vital import die_by, exits_on_error
 from salon_jobs.db.read_only import refuse_read_only_servers
 from salon_jobs.process.health_server import HealthServer
 from salon_jobs.process.heartbeat import Heartbeat
@@ -126,7 +126,7 @@ class Service:
             address = "{}:{}".format(*self._health.address)
             log_event(logging.INFO, events.HEALTH_LISTENING, kind=self._kind, address=address)
         end = float("inf")
-        work = threading.Thread(target=vitally(self._work), name=f"salon-jobs-{self._kind}", daemon=True)
+        work = threading.Thread(target=exits_on_error(self._work), name=f"salon-jobs-{self._kind}", daemon=True)
         work.start()
         while work.is_alive():
             if time.monotonic() > end:

@@ -21,7 +21,7 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.read_only import failed_read_only
-from salon_jobs.db.statements import briefly, is_held_up
+from salon_jobs.db.statements import is_held_up, short_lock_timeout
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.enqueue import JobContent
 from salon_jobs.jobs.options import NewJob
@@ -122,7 +122,7 @@ class StoredSchedules:
         Adds those that are held up, and those that are left to other schedulers.
         """
         tasks = registry.task_names()
-        with briefly(using=self._using):
+        with short_lock_timeout(using=self._using):
             parameters = {"now": now, "left": [*held, *left], "tasks": tasks}
             due = [DueSchedule(*row) for row in statements.rows("due_schedules", parameters, using=self._using)]
             moved: dict[int, Moved] = {}

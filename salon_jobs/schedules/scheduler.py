@@ -28,7 +28,7 @@ from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.read_only import failed_read_only
-from salon_jobs.db.statements import briefly, is_held_up
+from salon_jobs.db.statements import is_held_up, short_lock_timeout
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import NewJob
 from salon_jobs.jobs.results import JobHandle
@@ -297,7 +297,7 @@ def fire(
     fires if the entry is paused or ``line`` no longer overrides its own. Raises an error of which ``is_held_up`` is
     true if another transaction has enqueued under the job's key.
     """
-    with briefly(using=using):
+    with short_lock_timeout(using=using):
         parameters = {"entry": entry, "tick_at": tick, "line": line, "advance": advance}
         fired = statements.rows("cron_tick", parameters, using=using)
         if not fired:

@@ -112,9 +112,9 @@ class ActiveContext(StatementGuard):
     def open(self) -> None:
         """Become the innermost surrounding context, and wrap the connection's statements."""
         self.attach(self.connection)
-        self.surround()
+        self.activate()
 
-    def surround(self) -> None:
+    def activate(self) -> None:
         """Become the innermost context of the code that calls this, even if no connection is there yet."""
         self.is_open = True
         _surrounding.set((*_surrounding.get(), self))

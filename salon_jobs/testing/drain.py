@@ -33,7 +33,7 @@ from salon_jobs.outbox import queries as outbox
 from salon_jobs.outbox.queries import PageRequest
 from salon_jobs.tenancy.active import ActiveContext, as_system_task, current_store_id
 from salon_jobs.worker.async_handlers import run_coroutine
-from salon_jobs.worker.chunks import joins_chunk, run_of
+from salon_jobs.worker.chunks import can_join_chunk, run_of
 from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
 
@@ -136,11 +136,11 @@ def _claim_others(
 ) -> list[ClaimedJob]:
     """Claim up to ``most`` due jobs that run in one chunk with this one."""
     task = registry.get_declaration(first.task)
-    if task.chunk is None or not joins_chunk(task, first):
+    if task.chunk is None or not can_join_chunk(task, first):
         return []
     due = leases.claim_due([task.name], 10_000, queues=queues, now=now)
     alike = [job for job in due if (job.store_id, job.claim_group) == (first.store_id, first.claim_group)]
-    chunk = [job for job in alike if joins_chunk(task, job)][: min(task.chunk - 1, most)]
+    chunk = [job for job in alike if can_join_chunk(task, job)][: min(task.chunk - 1, most)]
     ids = {job.id for job in chunk}
     leases.requeue([(job.id, job.lease) for job in due if job.id not in ids])
     return chunk

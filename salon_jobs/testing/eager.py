@@ -7,7 +7,7 @@ import threading
 from django.db import connections
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.events import contained
+from salon_jobs.core.events import logging_errors
 from salon_jobs.testing.drain import drain_jobs, is_draining
 
 
@@ -27,7 +27,7 @@ def run_due_jobs(*, using: str) -> None:
 
 def _drain(using: str) -> None:
     try:
-        with contained("the jobs that are due did not all run; the next commit, or a worker, runs them"):
+        with logging_errors("the jobs that are due did not all run; the next commit, or a worker, runs them"):
             drain_jobs(raise_errors=False, limit=conf.eager_limit, using=using)
     finally:
         connections.close_all()

@@ -18,10 +18,10 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
-from salon_jobs.core.vital import vitally
+from salon_jobs.core.vital import exits_on_error
 from salon_jobs.db.internals import thread_sensitive, without_a_loop_afterwards
 from salon_jobs.tenancy.connections import reset_sessions, tidy_connections
-from salon_jobs.worker.forks import end_copy
+from salon_jobs.worker.forks import exit_if_forked
 
 R = TypeVar("R")
 
@@ -141,10 +141,10 @@ class _WaitingThread(Executor):
             try:
                 result = call()
             except BaseException as error:  # it belongs to the coroutine that awaits the call
-                end_copy(error)
+                exit_if_forked(error)
                 future.set_exception(error)
             else:
-                end_copy()
+                exit_if_forked()
                 future.set_result(result)
             # Keep nothing of this call alive while waiting for the next.
             del future, call, work
@@ -161,7 +161,7 @@ def _call_cleanly(call: Callable[[], R]) -> R:
     try:
         return call()
     finally:
-        end_copy()
+        exit_if_forked()
         tidy_connections(after_job=True)
         reset_sessions(wait=True)
 
@@ -182,7 +182,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
             _loop.set_task_factory(_new_task)
             _loop.set_default_executor(_CleanThreads(thread_name_prefix=_LOOP))
             _loop.create_task(_enter_runs(), context=_in_runs)  # noqa: RUF006 - it ends with its first step
-            threading.Thread(target=vitally(_run_for_ever), args=(_loop,), name=_LOOP, daemon=True).start()
+            threading.Thread(target=exits_on_error(_run_for_ever), args=(_loop,), name=_LOOP, daemon=True).start()
         return _loop
 
 
@@ -193,7 +193,7 @@ def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
         # asyncio raises these two in whatever awaits the task that raised them, and here: they end only that job.
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
-        end_copy()
+        exit_if_forked()
 
 
 def stop_copied_loop() -> None:

@@ -19,7 +19,7 @@ from salon_jobs.core import events, tracing
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import JobLog, log_event, logger
 from salon_jobs.core.program import stop_signals
-from salon_jobs.core.vital import die_by, vital, vitally
+from salon_jobs.core.vital import die_by, exits_on_error, vital
 from salon_jobs.db.read_only import refuse_read_only_servers
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import wake_ups
@@ -101,7 +101,7 @@ class _Child:
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._worker: Worker | None = None
         die_by(self._die)
-        threading.Thread(target=vitally(self._receive), name="salon-jobs-channel", daemon=True).start()
+        threading.Thread(target=exits_on_error(self._receive), name="salon-jobs-channel", daemon=True).start()
 
     def run(self) -> bool:
         start = self._messages.get()
@@ -118,7 +118,7 @@ class _Child:
         reporter = _Reporter(worker, self._channel)
         reporter.start()
         threading.Thread(
-            target=vitally(self._stop_on_request), args=(worker,), name="salon-jobs-stop", daemon=True
+            target=exits_on_error(self._stop_on_request), args=(worker,), name="salon-jobs-stop", daemon=True
         ).start()
         # Imported objects stay, so the garbage collector need not traverse them again (80,000 objects, 43 ms).
         gc.freeze()

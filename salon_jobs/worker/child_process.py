@@ -26,7 +26,7 @@ from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.program import started_in
 from salon_jobs.core.states import moved
-from salon_jobs.core.vital import vitally
+from salon_jobs.core.vital import exits_on_error
 from salon_jobs.db import statements
 from salon_jobs.db.statements import is_held_up
 from salon_jobs.process.heartbeat import Heartbeat, application_name, delete_row
@@ -124,7 +124,7 @@ class ChildProcess:
         self.report: dict[str, Any] | None = None
         self._began = self._reported_at = time.monotonic()
         self._threads = [
-            threading.Thread(target=vitally(work), name=f"salon-jobs-{name}-{self.pid}", daemon=True)
+            threading.Thread(target=exits_on_error(work), name=f"salon-jobs-{name}-{self.pid}", daemon=True)
             for name, work in (("listen", self._listen), ("relay", self._relay))
         ]
         for thread in self._threads:
@@ -332,6 +332,10 @@ class ChildSupervisor(Loop):
         if now - self._stuck_since > _STUCK_S and not self._waits_for_lock():
             self._kill(child, f"no end of a run could be written for {report['stuck_s']:.0f} s", Life.KILLED)
 
+    @property
+    def _was_killed(self) -> bool:
+        return self._life in _KILLED
+
     def _move(self, child: ChildProcess, life: Life) -> bool:
         """Go on to a state, unless the child has ended or another thread has killed it; return whether that is new."""
         with self._moving:
@@ -398,7 +402,7 @@ class ChildSupervisor(Loop):
         in_order = status == 0 and not child.runs()
         # The rescue deals with a death nobody asked for; a child that had not begun to work has ended cleanly enough.
         self.is_clean = in_order or not self.stopping.is_set() or child.report is None
-        died_early = not in_order and self._life not in _KILLED and lived_s < _YOUNG_S
+        died_early = not in_order and not self._was_killed and lived_s < _YOUNG_S
         self.early_deaths = self.early_deaths + 1 if died_early else 0
         if child.process_id:
             self._heartbeat.drop(child.process_id)

@@ -13,7 +13,7 @@ from salon_jobs.jobs.limits import Limits
 from salon_jobs.jobs.registry import TaskDeclaration
 from salon_jobs.process.loop import Outage
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.chunks import joins_chunk
+from salon_jobs.worker.chunks import can_join_chunk
 from salon_jobs.worker.claim import claim_groups
 from salon_jobs.worker.group_scanner import ClaimGroup
 from salon_jobs.worker.quotas import Quota
@@ -59,7 +59,7 @@ class ChunkClaimer:
             self.claimed += len(jobs)
             chunk, alone = list[ClaimedJob](), list[ClaimedJob]()
             for job in jobs:
-                (chunk if joins_chunk(task, job) else alone).append(job)
+                (chunk if can_join_chunk(task, job) else alone).append(job)
             self._jobs.lease(chunk)
             if alone and not self._jobs.put(alone):
                 self._leases.give_back([(job.id, job.lease) for job in alone])
@@ -76,7 +76,7 @@ def gather(
     If the database does not answer, the chunk runs without more.
     """
     [first] = jobs
-    if not joins_chunk(task, first):
+    if not can_join_chunk(task, first):
         return
     most = task.chunk or 1
     # UUIDs compare as numbers, since comparing two of them is a call. Each claim brings only a few of each store.
@@ -84,7 +84,7 @@ def gather(
 
     def matches(job: ClaimedJob) -> bool:
         is_alike = job.claim_group == group and getattr(job.store_id, "int", job.store_id) == store
-        return is_alike and joins_chunk(task, job)
+        return is_alike and can_join_chunk(task, job)
 
     jobs += buffer.take_matching(matches, most - 1)
     if claimer is not None and len(jobs) < most:

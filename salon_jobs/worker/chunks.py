@@ -17,7 +17,7 @@ from salon_jobs.jobs.run import JobRun
 from salon_jobs.worker.executor import why_expired
 
 
-def joins_chunk(task: TaskDeclaration, job: ClaimedJob) -> bool:
+def can_join_chunk(task: TaskDeclaration, job: ClaimedJob) -> bool:
     """Return whether the job may run together with others.
 
     A job that failed, or was in a chunk that failed, runs alone, since it would make the others fail again. So does one

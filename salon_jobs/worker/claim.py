@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from django.db import transaction
 
 from salon_jobs.core.records import ClaimedJob, StoreId
-from salon_jobs.db.statements import StatementRefused, hot
+from salon_jobs.db.statements import StatementRefused, run_raw
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import ClaimFailed, Leases
 from salon_jobs.jobs.limits import Limits, count_by_scope, load_limits
@@ -209,7 +209,7 @@ class FairClaim:
                 started = Counter(scope for job in jobs if not job.expired for scope in scopes[group_of(job)])
                 for scope in sorted(tokens.keys() & started.keys()):
                     spent = {"scope": scope, "spent_s": started[scope] / (self._limits[scope].rate or 1)}
-                    hot("spend_tokens", spent, using=self._leases.using)
+                    run_raw("spend_tokens", spent, using=self._leases.using)
         waits_s = [(1 - left) / (self._limits[scope].rate or 1) for scope, left in tokens.items() if left < 1]
         return jobs, quotas, min(waits_s, default=float("inf"))
 
@@ -224,7 +224,7 @@ class FairClaim:
         rated = [scope for scope in scopes if self._limits[scope].rate is not None]
         tokens = self._read_tokens(rated) if rated else {}
         is_counted = any(self._limits[scope].max_concurrency is not None for scope in scopes)
-        running: Mapping[str, int] = count_by_scope(hot("running_counts", {}, using=using)) if is_counted else {}
+        running: Mapping[str, int] = count_by_scope(run_raw("running_counts", {}, using=using)) if is_counted else {}
         capacity: dict[str, int] = {}
         for scope in scopes:
             most = self._limits[scope].max_concurrency
@@ -237,7 +237,7 @@ class FairClaim:
         rates, bursts = ([getattr(self._limits[scope], name) for scope in scopes] for name in ("rate", "bucket"))
         buckets = {"scopes": scopes, "rates": rates, "bursts": bursts}
         try:
-            return dict(hot("read_tokens", buckets, using=self._leases.using))
+            return dict(run_raw("read_tokens", buckets, using=self._leases.using))
         except StatementRefused as error:
             if len(scopes) == 1:
                 tokens = {scopes[0]: 0.0}
@@ -275,4 +275,4 @@ def claim_groups(leases: Leases, quotas: Sequence[Quota], room: int, low_water: 
 def lock_scopes(scopes: Iterable[str], *, using: str) -> set[str]:
     """Lock these scopes for claiming until the transaction ends; return those not locked by others."""
     names = sorted(scopes)
-    return {row[0] for row in hot("lock_scopes", {"scopes": names}, using=using)} if names else set()
+    return {row[0] for row in run_raw("lock_scopes", {"scopes": names}, using=using)} if names else set()

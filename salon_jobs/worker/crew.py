@@ -14,7 +14,7 @@ from salon_jobs.worker.chunk_claim import ChunkClaimer
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import InFlightTable
-from salon_jobs.worker.lane import AsyncLane
+from salon_jobs.worker.lane import CoroutineRunner
 from salon_jobs.worker.runner import Runner
 
 # How long a thread may take to end that has nothing to do.
@@ -45,7 +45,7 @@ class Crew:
             Runner(jobs, self.finisher, leases, number, in_flight=table, watcher=watcher, chunks=chunks)
             for number in range(threads)
         ]
-        self.lane = AsyncLane(
+        self.lane = CoroutineRunner(
             jobs,
             self.finisher,
             leases,
@@ -56,7 +56,7 @@ class Crew:
             watcher=watcher,
             on_room=on_room,
         )
-        self.members: tuple[Runner | AsyncLane, ...] = (*self._runners, self.lane)
+        self.members: tuple[Runner | CoroutineRunner, ...] = (*self._runners, self.lane)
 
     def start(self) -> None:
         started: tuple[Loop | Runner, ...] = (self.finisher, self._deadlines, *self._runners)

@@ -21,7 +21,7 @@ from psycopg.pq import TransactionStatus
 
 from salon_jobs.core.events import logger
 from salon_jobs.core.states import moved
-from salon_jobs.core.vital import vitally
+from salon_jobs.core.vital import exits_on_error
 from salon_jobs.tenancy.active import ActiveContext, detach_contexts
 from salon_jobs.tenancy.connections import (
     TIDY_AFTER_S,
@@ -35,7 +35,7 @@ from salon_jobs.tenancy.connections import (
     watch_sessions,
 )
 from salon_jobs.worker.deadlines import CANCEL_S
-from salon_jobs.worker.forks import end_copy
+from salon_jobs.worker.forks import exit_if_forked
 
 # A cancel request that came between two queries is repeated after this time, in which the first would have worked.
 REPEAT_S = 0.1
@@ -59,7 +59,7 @@ class DatabaseThreads:
             self._work.put(work)
             if len(self._threads) < min(self._unfinished, self.most):
                 name = f"salon-jobs-database-{len(self._threads)}"
-                thread = threading.Thread(target=vitally(self._run), name=name, daemon=True)
+                thread = threading.Thread(target=exits_on_error(self._run), name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)
 
@@ -268,12 +268,12 @@ class RunCalls(Executor):
         try:
             result = call.function()
         except BaseException as error:  # it belongs to the coroutine that awaits the call
-            end_copy(error)
+            exit_if_forked(error)
             remember_connections()
             self._look(call)
             _answer(future, future.set_exception, error)
         else:
-            end_copy()
+            exit_if_forked()
             self._look(call)
             _answer(future, future.set_result, result)
         # Of an error, the frames lead to this one, and the future to the error: all that they hold would stay.

@@ -12,7 +12,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import EndRefused, OutcomeUnknown
-from salon_jobs.core.events import LoggedLines, contained, log_batch, log_event
+from salon_jobs.core.events import LoggedLines, log_batch, log_event, logging_errors
 from salon_jobs.core.outcomes import (
     CANCELLED,
     Cancelled,
@@ -267,15 +267,15 @@ def _delay_of_left(job: ClaimedJob) -> timedelta:
 def announce(running: JobRun, state: JobState | None, error: BaseException | None = None) -> None:
     """Tell receivers, the task and those who await the job of an end that is written, whatever they raise."""
     if state is JobState.CANCELLED:
-        with contained("the log of job %s was not kept", running.id):
+        with logging_errors("the log of job %s was not kept", running.id):
             running.leases.keep_logs([running])
     if awaited.until and state in (JobState.FAILED, JobState.CANCELLED):
         awaited.announce([running.id], using=running.leases.using)
     if job_finished.receivers:
-        with contained("receivers of job_finished raised for job %s", running.id):
+        with logging_errors("receivers of job_finished raised for job %s", running.id):
             job_finished.send_robust(running.declaration, job=CurrentJob(running), state=state, error=error)
     if state is not None and running.declaration.on_end is not None:
-        with contained("the end of job %s could not be announced", running.id):
+        with logging_errors("the end of job %s could not be announced", running.id):
             running.declaration.on_end(running, state, error)
 
 
@@ -289,7 +289,7 @@ def report_successes(runs: Sequence[JobRun], on_announced: Callable[[], None] = 
         awaited.announce([running.id for running in runs], using=runs[0].leases.using)
     log_batch(logging.INFO, events.JOB_SUCCEEDED, runs, fields=_described)
     if conf.keep_succeeded:
-        with contained("the logs of %s jobs were not kept", len(runs)):
+        with logging_errors("the logs of %s jobs were not kept", len(runs)):
             runs[0].leases.keep_logs(runs)
     for running in runs:
         if running.declaration.on_end is not None or job_finished.receivers:

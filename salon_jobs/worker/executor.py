@@ -43,7 +43,7 @@ from salon_jobs.jobs.run import JobRun, current_run, refuse_open_transaction
 from salon_jobs.signals import job_started
 from salon_jobs.tenancy.active import system_task
 from salon_jobs.worker.async_handlers import run_coroutine
-from salon_jobs.worker.forks import end_copy
+from salon_jobs.worker.forks import exit_if_forked
 from salon_jobs.worker.store_transaction import refuse_vanished_store, store_transaction
 
 # What ``enter`` leaves for ``leave``.
@@ -241,9 +241,9 @@ def _call_handler(arguments: dict[str, Any], run: JobRun) -> Any:
     try:
         result = task.function(**arguments)
     except BaseException as error:
-        end_copy(error)
+        exit_if_forked(error)
         raise
-    end_copy()
+    exit_if_forked()
     if task.is_async:
         return run_coroutine(result)
     if result is not None and inspect.isawaitable(result):

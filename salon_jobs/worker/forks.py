@@ -29,7 +29,7 @@ def guard_copies() -> None:
     os.register_at_fork(before=_flush, after_in_child=_become_copy)
 
 
-def end_copy(error: BaseException | None = None) -> None:
+def exit_if_forked(error: BaseException | None = None) -> None:
     """End this process if it is a copy, with the status that ``error`` asks for; do nothing in the worker itself."""
     if not _is_copy:
         return

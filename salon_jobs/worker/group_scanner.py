@@ -15,7 +15,7 @@ from django.db import connections
 
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import ClaimedJob, StoreId
-from salon_jobs.db.statements import hot
+from salon_jobs.db.statements import run_raw
 from salon_jobs.jobs.limits import scopes_of
 
 STORES_PER_SCAN: Final = 64
@@ -92,7 +92,7 @@ def list_groups(
 ) -> ScanPage:
     """List some claim groups of each of the next stores, from a given prefix and, within it, key. Role: worker."""
     parameters = list_parameters(after, runnable, prefix=prefix, key=key)
-    rows = hot("list_groups", parameters, jit=False, using=using)
+    rows = run_raw("list_groups", parameters, jit=False, using=using)
     groups = [ClaimGroup(*row) for row in rows if row[1] is not None]
     return ScanPage(groups, len({row[0] for row in rows}), rows[-1][0] if rows else None)
 

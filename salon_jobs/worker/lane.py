@@ -43,7 +43,7 @@ from salon_jobs.worker.executor import (
     starts_in_database,
 )
 from salon_jobs.worker.finisher import Finisher, size_of
-from salon_jobs.worker.forks import end_copy
+from salon_jobs.worker.forks import exit_if_forked
 from salon_jobs.worker.in_flight import InFlightTable
 
 R = TypeVar("R")
@@ -83,14 +83,14 @@ class _StoreOfCalls:
         self._context.holds = False
 
     def __enter__(self) -> None:
-        self._context.surround()
+        self._context.activate()
         self._calls.contexts.append(self._context)
 
     def __exit__(self, *_: object) -> None:
         self._context.close()
 
 
-class AsyncLane:
+class CoroutineRunner:
     """Runs up to ``places`` coroutines at once on the process's event loop, and their database work on ``threads``.
 
     Interrupts runs as a ``Runner`` interrupts its one.
@@ -240,7 +240,7 @@ class AsyncLane:
                 try:
                     outcome = await self._execute(running)
                 finally:
-                    end_copy()
+                    exit_if_forked()
                     with self._ending:
                         running.is_over = True
                     running.ended = time.monotonic()
@@ -297,14 +297,14 @@ class AsyncLane:
         return (await run.ended()).result()
 
 
-async def _in_context(calls: RunCalls, function: Callable[[], R]) -> R:
+async def _in_context(calls: RunCalls, function: Callable[[], object]) -> None:
     """Call a function on one of the threads in the task's context, with the variables that it sets.
 
     As on a thread of its own, what a receiver leaves in the context is the handler's.
     """
     context = copy_context()
     try:
-        return await _on_thread(calls, context.run, function)
+        await _on_thread(calls, context.run, function)
     finally:
         for variable, value in context.items():
             if variable.get(None) is not value:

@@ -21,7 +21,7 @@ from salon_jobs.core.records import JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.core.units import in_seconds
 from salon_jobs.db import statements
-from salon_jobs.db.statements import briefly, is_held_up
+from salon_jobs.db.statements import is_held_up, short_lock_timeout
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.pruning import Pruner
@@ -30,7 +30,7 @@ from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.waiting import QueueFront, count_rest, look_at_queue, record_depths
 from salon_jobs.process.heartbeat import application_name
 from salon_jobs.process.loop import Loop
-from salon_jobs.worker.chunks import joins_chunk
+from salon_jobs.worker.chunks import can_join_chunk
 from salon_jobs.worker.ends import identify, settle
 from salon_jobs.worker.in_flight import InFlightRun
 
@@ -166,7 +166,7 @@ def _declare_dead(process_id: int, silence: timedelta | None, using: str) -> tup
     deletion = {"process_id": process_id, "silent_after": silence}
     for is_last in (False, True):
         try:
-            with briefly(using=using):
+            with short_lock_timeout(using=using):
                 labels = statements.rows("delete_process", deletion, using=using)
                 if labels:
                     statements.rows("end_backends", backends, using=using)
@@ -189,7 +189,7 @@ def _fail_overdue(run: InFlightRun, leases: Leases) -> None:
     job = leases.leased_job(run.job_id, run.lease)
     task = None if job is None else registry.get_declaration(job.task)
     # None of the jobs of a chunk that took too long is charged: they are rescued, and run one by one.
-    if job is not None and task is not None and not joins_chunk(task, job):
+    if job is not None and task is not None and not can_join_chunk(task, job):
         running = JobRun(job, task, leases, leases.connection)
         running.started = run.began
         took_s = run.kill_at - run.began

@@ -20,7 +20,7 @@ from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.tracing import is_observed, observing
-from salon_jobs.core.vital import vitally
+from salon_jobs.core.vital import exits_on_error
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.run import JobRun
@@ -43,7 +43,7 @@ from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.ends import identify
 from salon_jobs.worker.executor import execute, outcome_of
 from salon_jobs.worker.finisher import Finisher
-from salon_jobs.worker.forks import end_copy
+from salon_jobs.worker.forks import exit_if_forked
 from salon_jobs.worker.in_flight import NEVER, InFlightTable
 
 
@@ -140,7 +140,7 @@ class Runner:
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def _new_thread(self) -> threading.Thread:
-        return threading.Thread(target=vitally(self._run), name=f"salon-jobs-runner-{self._number}", daemon=True)
+        return threading.Thread(target=exits_on_error(self._run), name=f"salon-jobs-runner-{self._number}", daemon=True)
 
     def _run(self) -> None:
         """Run jobs until one is interrupted or the buffer is closed."""
@@ -204,7 +204,7 @@ class Runner:
     def _run_job(self, running: JobRun) -> None:
         self._deadlines.begin(running, self.interrupt, self._in_flight, self._number)
         outcome = self._execute(running)
-        end_copy()  # of a callback after the commit, or of a receiver
+        exit_if_forked()  # of a callback after the commit, or of a receiver
         self._free_thread(running, outcome)
         try:
             self._finisher.end(running, outcome)

@@ -15,7 +15,7 @@ from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import OTHER, Sample, Timings
 from salon_jobs.core.text import shown
 from salon_jobs.core.units import with_noun
-from salon_jobs.core.vital import vitally
+from salon_jobs.core.vital import exits_on_error
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.statistics import OUTCOMES, RunCounts, ended_runs
 from salon_jobs.process.heartbeat import Heartbeat
@@ -179,7 +179,9 @@ class Supervisor:
         """
         self._maintenance.start()
         threads = [
-            threading.Thread(target=vitally(loop.run), name=f"salon-jobs-{type(loop).__name__.lower()}", daemon=True)
+            threading.Thread(
+                target=exits_on_error(loop.run), name=f"salon-jobs-{type(loop).__name__.lower()}", daemon=True
+            )
             for loop in self._embedded
         ]
         for thread in threads:

@@ -137,14 +137,14 @@ def test_counting_waits_for_its_turn(process_id: int, monkeypatch: pytest.Monkey
     """A plain batch waits for 20 ms; the statement after it, and those of the next seconds, have no such limit."""
     raised: list[Exception] = []
 
-    def hot(*arguments: Any, **options: Any) -> list[Any]:
+    def run_raw(*arguments: Any, **options: Any) -> list[Any]:
         try:
-            return statements.hot(*arguments, **options)
+            return statements.run_raw(*arguments, **options)
         except Exception as error:
             raised.append(error)
             raise
 
-    monkeypatch.setattr(leases, "hot", hot)
+    monkeypatch.setattr(leases, "run_raw", run_raw)
     followed(2)
     tasks.system.enqueue()
     claimed = claim(process_id)

@@ -98,13 +98,13 @@ def test_backfill_continues_where_it_stopped(
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    state, briefly, calls = step(COLUMN, library), existing._briefly, []
+    state, short_lock_timeout, calls = step(COLUMN, library), existing._briefly, []
 
     def fail_at_the_second(editor: Any, change: Any) -> Any:
         calls.append(change)
         if len(calls) == 2:
             raise OperationalError("the connection is lost")
-        return briefly(editor, change)
+        return short_lock_timeout(editor, change)
 
     monkeypatch.setattr(existing, "_briefly", fail_at_the_second)
     with pytest.raises(OperationalError, match="lost"):

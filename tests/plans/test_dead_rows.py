@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from django.db import connections, transaction
 
-from salon_jobs.db.statements import hot
+from salon_jobs.db.statements import run_raw
 from salon_jobs.jobs import registry
 from salon_jobs.worker.group_scanner import ClaimFilter, list_groups
 from tests.settings import url_for
@@ -64,6 +64,6 @@ def test_orphans_are_found_without_live_leases(process_id: int) -> None:
     change("ANALYZE salon_jobs_job")
     read: list[int] = []
     with reading("salon_jobs_job_leased", read):
-        [(_, _, found)] = hot("silent_processes", {"silent_after": timedelta(seconds=15)}, using="default")
+        [(_, _, found)] = run_raw("silent_processes", {"silent_after": timedelta(seconds=15)}, using="default")
     assert sorted(found) == [process_id + 1, process_id + 2, process_id + 11]
     assert read[0] < 10

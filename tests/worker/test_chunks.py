@@ -24,7 +24,7 @@ from salon_jobs.worker import chunk_claim as chunks_module
 from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunk_claim import ChunkClaimer
-from salon_jobs.worker.chunks import joins_chunk
+from salon_jobs.worker.chunks import can_join_chunk
 from salon_jobs.worker.executor import execute
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
@@ -386,10 +386,10 @@ def test_expiry_while_chunk_is_gathered(work: Work, monkeypatch: pytest.MonkeyPa
 def test_who_may_join(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     add(work.stores[0], 0)
     [job] = work.claim()
-    assert joins_chunk(tasks.in_chunks, job)
-    assert not joins_chunk(tasks.in_store, job)
+    assert can_join_chunk(tasks.in_chunks, job)
+    assert not can_join_chunk(tasks.in_store, job)
     for alone in ({"attempts": 1}, {"expired": True}, {"alone": True}, {"payload": ""}):
-        assert not joins_chunk(tasks.in_chunks, job._replace(**alone)), "a large payload is read later"
+        assert not can_join_chunk(tasks.in_chunks, job._replace(**alone)), "a large payload is read later"
     monkeypatch.setattr(tasks.in_chunks, "timeouts", Timeouts(wait_timeout=timedelta(minutes=5)))
-    assert joins_chunk(tasks.in_chunks, job._replace(due_at=time.monotonic()))
-    assert not joins_chunk(tasks.in_chunks, job._replace(due_at=time.monotonic() - 301))
+    assert can_join_chunk(tasks.in_chunks, job._replace(due_at=time.monotonic()))
+    assert not can_join_chunk(tasks.in_chunks, job._replace(due_at=time.monotonic() - 301))

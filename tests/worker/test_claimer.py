@@ -338,12 +338,12 @@ def test_wait_for_full_limit_doubles(
     assert claims == [Claim([first] * (wait_s == 0.025), wait_s, throttled=True) for wait_s in waits_s]
     names: list[str] = []
 
-    def hot(name: str, parameters: Any, **options: Any) -> list[Any]:
+    def run_raw(name: str, parameters: Any, **options: Any) -> list[Any]:
         names.append(name)
-        return statements.hot(name, parameters, **options)
+        return statements.run_raw(name, parameters, **options)
 
-    monkeypatch.setattr(claim_module, "hot", hot)
-    monkeypatch.setattr(group_scanner, "hot", hot)
+    monkeypatch.setattr(claim_module, "run_raw", run_raw)
+    monkeypatch.setattr(group_scanner, "run_raw", run_raw)
     assert claimer.claim(10).jobs == []
     assert names == ["list_groups", "lock_scopes", "running_counts"], "it runs no statement about nothing"
     assert finish(first, process_id)
@@ -354,7 +354,7 @@ def test_wait_for_full_limit_doubles(
 def test_no_claim_is_compiled(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the server has JIT, which is on by default, compiling takes a hundred times as long as claiming."""
     monkeypatch.setattr(statements, "load", lambda _: "SELECT current_setting('jit')")
-    assert statements.hot("any", {}, using="default", jit=False) == [("off",)]
+    assert statements.run_raw("any", {}, using="default", jit=False) == [("off",)]
     assert seen("SELECT current_setting('jit')") == [("on",)], "only this one is not"
 
 

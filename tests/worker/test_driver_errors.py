@@ -23,7 +23,7 @@ from tests.support import event_fields, leases_of
 pytestmark = pytest.mark.usefixtures("limits_and_groups_at_once")
 MIXED = {"scopes": ["a", "b"], "rates": [1.5, 2], "bursts": [True, "x"]}
 STATEMENTS: dict[str, Callable[[], object]] = {
-    "hot": lambda: statements.hot("read_tokens", MIXED, using="default"),
+    "hot": lambda: statements.run_raw("read_tokens", MIXED, using="default"),
     "rows": lambda: statements.rows("read_tokens", MIXED, using="default"),
     "execute": lambda: statements.execute("read_tokens", MIXED, using="default"),
 }

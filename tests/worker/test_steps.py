@@ -580,10 +580,10 @@ def test_statements_of_steps(work: Work, monkeypatch: pytest.MonkeyPatch) -> Non
 
     def watched(name: str, *rest: Any, **named: Any) -> Any:
         ran.append(name)
-        return statements.hot(name, *rest, **named)
+        return statements.run_raw(name, *rest, **named)
 
-    monkeypatch.setattr(leases, "hot", watched)
-    monkeypatch.setattr(steps, "hot", watched)
+    monkeypatch.setattr(leases, "run_raw", watched)
+    monkeypatch.setattr(steps, "run_raw", watched)
     outcome(work, lambda **_: [current_job().step(name, int, 1) for name in "abc"])
     assert [name for name in ran if "step" in name] == ["load_steps", *3 * ["save_step"]]
     ran.clear()

@@ -13,7 +13,7 @@ import pytest
 from salon_jobs.core.outcomes import Outcome
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs.leases import Leases
-from salon_jobs.worker.lane import AsyncLane
+from salon_jobs.worker.lane import CoroutineRunner
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.management.operator import run as terminal
@@ -111,7 +111,7 @@ class Work:
     @contextmanager
     def in_lane(
         self, handler: Callable[..., Any], declared: Any = tasks.async_system, *, count: int = 1
-    ) -> Generator[AsyncLane]:
+    ) -> Generator[CoroutineRunner]:
         """Begin jobs of coroutines, and wait at last until they have ended."""
         for _ in range(count):
             self.add(handler, declared)

@@ -26,7 +26,7 @@ from salon_jobs.core import events
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid
 from salon_jobs.core.events import log_event
-from salon_jobs.core.vital import vitally
+from salon_jobs.core.vital import exits_on_error
 
 if TYPE_CHECKING:
     from mypy_boto3_sns.type_defs import PublishBatchRequestEntryTypeDef
@@ -131,7 +131,7 @@ class SnsPublisher(ClientPublisher["SnsConnection"]):
         if self._reader is None:
             self._closing = Event()
             self._reader = Thread(
-                target=vitally(self._read_topics), args=(self._closing,), name="sns-topics", daemon=True
+                target=exits_on_error(self._read_topics), args=(self._closing,), name="sns-topics", daemon=True
             )
             self._reader.start()
 

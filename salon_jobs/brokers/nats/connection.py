@@ -21,7 +21,7 @@ from salon_jobs.brokers.nats.protocol import Fault
 from salon_jobs.brokers.nats.settings import settings
 from salon_jobs.brokers.publisher import BrokerError, PublishFailure, Verdict
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.core.vital import vitally
+from salon_jobs.core.vital import exits_on_error
 
 try:
     from nats import errors
@@ -91,7 +91,7 @@ class NatsConnection:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=vitally(self._loop.run_forever), name="salon_jobs-nats", daemon=True
+                    target=exits_on_error(self._loop.run_forever), name="salon_jobs-nats", daemon=True
                 )
                 self._thread.start()
             loop = self._loop
