@@ -92,9 +92,11 @@ def test_web_role_is_refused(database: None, settings: Any) -> None:
 def test_tasks_lists_what_is_declared() -> None:
     out, _ = run("tasks")
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
-    assert lines["task"] == ["queue", "attempts", "of", "a", "store", "declared"], "none has a timeout"
-    assert lines["test-store"] == ["default", "3", "yes", "tests.tasks.in_store"]
-    assert lines["test-flow"] == ["default", "1", "-", "tests.tasks.in_flow"]
+    # There is a column of timeouts if any task has one, such as those of other tests.
+    assert {"queue", "attempts", "store", "declared"} <= {*lines["task"]}
+    assert lines["test-store"][:2] == ["default", "3"]
+    assert lines["test-store"][-2:] == ["yes", "tests.tasks.in_store"]
+    assert lines["test-flow"][-2:] == ["-", "tests.tasks.in_flow"]
     listed = {each["task"]: each for each in json.loads(run("tasks", "--json")[0])}
     assert list(listed) == sorted(listed)
     assert listed["test-flow"] == {
