@@ -28,17 +28,14 @@ def nanoseconds(pid: int) -> int:
     return _on_processor(Path(f"/proc/{pid}"))
 
 
-def wake_ups(pids: Iterable[int]) -> int:
-    """Return how often the threads of these processes and of all they started have begun to wait, for what came next.
-
-    What has ended counts no more.
-    """
-    found = 0
+def wake_ups(pids: Iterable[int]) -> dict[Path, int]:
+    """Return how often each thread of these processes and of all they started has begun to wait, for what came next."""
+    found: dict[Path, int] = {}
     for pid in pids:
         for each in (pid, *descendants(pid)):
             for status in Path(f"/proc/{each}/task").glob("*/status"):
                 with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-                    found += int(_WAITS.findall(status.read_text())[0])
+                    found[status] = int(_WAITS.findall(status.read_text())[0])
     return found
 
 

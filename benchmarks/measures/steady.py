@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from benchmarks import processor, queue
@@ -95,26 +96,35 @@ class _Round:
         with ThreadPoolExecutor(self.load.processes) as adders:
             added = [adders.submit(self.add, *arguments) for _ in range(self.load.processes)]
             time.sleep(max(0.0, (start_ns - time.monotonic_ns()) / 1e9))
-            before = self._used(server)
+            before, slept = self._used(server), self._wake_ups(server)
             for each in added:
                 each.result()
         self.marks.wait_for(_WARM_UP + jobs, self.worker, patience_s=_GRACE_S)
-        after = self._used(server)
+        after, woke = self._used(server), self._wake_ups(server)
         marks = self.marks.read()[_WARM_UP:]
         waits = [(started - added) / 1e6 for added, started in marks] + [_GRACE_S * 1000] * (jobs - len(marks))
         return {
             "p50": percentile(waits, 0.5),
             "p99": percentile(waits, 0.99),
             **{name: (after[name] - before[name]) / jobs for name in after},
+            # A thread that has ended meanwhile is left out.
+            **{
+                f"{name} wakes": sum(count - slept[name].get(thread, 0) for thread, count in found.items()) / jobs
+                for name, found in woke.items()
+            },
         }
 
     def _used(self, server: int | None) -> dict[str, float]:
-        """Return processor time in µs and how often something woke, so far; the server's includes those who add."""
-        used: dict[str, float] = {}
-        for name, pids in (("worker", self.worker.pids), ("server", [] if server is None else [server])):
-            if pids:
-                used |= {name: processor.seconds(pids) * 1e6, f"{name} wakes": processor.wake_ups(pids)}
-        return used
+        """Return processor time in µs so far; the server's includes those who add."""
+        return {name: processor.seconds(pids) * 1e6 for name, pids in self._processes(server).items()}
+
+    def _wake_ups(self, server: int | None) -> dict[str, dict[Path, int]]:
+        """Return how often each thread woke so far."""
+        return {name: processor.wake_ups(pids) for name, pids in self._processes(server).items()}
+
+    def _processes(self, server: int | None) -> dict[str, Sequence[int]]:
+        found = {"worker": self.worker.pids, "server": [] if server is None else [server]}
+        return {name: pids for name, pids in found.items() if pids}
 
 
 _WAKES: Final = {"worker wakes": "", "server wakes": ""}
