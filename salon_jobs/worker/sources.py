@@ -59,7 +59,16 @@ class ClaimSource:
     gather_s: float
     last: Claim = _NOTHING
     asked: float = float("-inf")
-    want: Want = Want.WAKE_UP
+    # Whether it had room when it was last asked.
+    had_room: bool = True
+
+    @property
+    def want(self) -> Want:
+        if self.last.again_in_s == 0:
+            return Want.MORE
+        if not self.had_room:
+            return Want.ROOM
+        return Want.WAKE_UP if self.last.again_in_s is None else Want.INSTANT
 
     @property
     def is_hungry(self) -> bool:
@@ -98,7 +107,7 @@ class ClaimSources:
     @property
     def has_backlog(self) -> bool:
         """Whether a last claim said that more is due."""
-        return any(source.last.again_in_s == 0 for source in self.all)
+        return any(source.want is Want.MORE for source in self.all)
 
     @property
     def expects_more(self) -> bool:
@@ -143,12 +152,7 @@ class ClaimSources:
             if room and (scans_again or not is_early or self._notified > source.asked):
                 self._fill(source, room, stopping, on_jobs, scans_again=scans_again)
             source.claimer.refresh_limits()
-            if source.last.again_in_s == 0:
-                source.want = Want.MORE
-            elif not room:
-                source.want = Want.ROOM
-            else:
-                source.want = Want.WAKE_UP if source.last.again_in_s is None else Want.INSTANT
+            source.had_room = room > 0
         self.asked, self.last = asked, self._functions.last
         if self._has_coroutines:
             self.last = self.last.merged_with(self._coroutines.last)
