@@ -119,7 +119,7 @@ def begins_in_database(run: JobRun) -> bool:
 
 
 def enter(run: JobRun) -> Entered:
-    """Make the run the current one of this context; the outcome of ``start`` and what follows is that of ``leave``."""
+    """Make the run the current one of this context, and that of a system task one without a store, until ``leave``."""
     as_system = system_task.set(run.job.task) if run.job.store_id is None else None
     return current_run.set(run), as_system
 
