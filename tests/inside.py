@@ -32,19 +32,19 @@ def declare_no_entries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def list_groups_at(monkeypatch: pytest.MonkeyPatch, claimer: Claimer, monotonic: float) -> None:
     """Have the claimer look for all groups at that reading of the monotonic clock."""
-    monkeypatch.setattr(claimer._fair_claim._scans, "_scan_at", monotonic)
+    monkeypatch.setattr(claimer._scans, "_scan_at", monotonic)
 
 
 def background_scan(claimer: Claimer) -> Future[Any]:
     """Return the look for groups that goes on beside the claims."""
-    scan = claimer._fair_claim._scans._background
+    scan = claimer._scans._background
     assert scan is not None
     return scan
 
 
 def wait_for_limits(worker: Worker, seconds: float) -> bool:
     """Have the worker wait that long for a limit, and tell whether its last claim said so."""
-    worker._sources.all[0].claimer._fair_claim._limit_wait_s = seconds
+    worker._sources.all[0].claimer._limit_wait_s = seconds
     return worker._sources.last.again_in_s == seconds
 
 

@@ -62,15 +62,18 @@ class Claimer:
         tasks: Callable[[], list[str]] = registry.task_names,
     ) -> None:
         """Prepare to claim jobs of these tasks."""
-        self._tasks = tasks
-        self._leases = leases
-        self._queues = queues
+        self._leases, self._tasks = leases, tasks
+        self._queues = None if queues is None else list(queues)
         # Excluded as paused queues are: by scanning claim groups.
-        self._scans_groups = bool(excluded)
+        self._excluded = list(excluded)
         self._limits = Limits({})
         self._limits_loaded_at = float("-inf")
-        self._fair_claim = FairClaim(leases, queues, excluded=excluded, tasks=tasks)
+        self._scans = ScanSchedule(using=leases.using)
         self._is_fair = self._was_slow = False
+        # Whether the round of the stores with this number has yielded jobs, or found a limit full.
+        self._round, self._fruitful, self._throttled = 0, False, False
+        self._limit_wait_s = LIMIT_WAIT_S[0]
+        self._refusals = Outage("claim", using=leases.using)
 
     def claim(self, room: int, *, scans_again: bool = False) -> Claim:
         """Claim up to ``room`` jobs. Raises database errors.
@@ -79,11 +82,11 @@ class Claimer:
         """
         began = time.monotonic()
         if scans_again:
-            self._fair_claim.discard_scan()
+            self._scans.discard()
         self._load_limits(2 * _LOAD_LIMITS_EVERY_S)
-        if self._limits or self._is_fair or self._scans_groups:
-            claim = self._fair_claim.claim(room, self._limits)
-            self._is_fair = claim.again_in_s is not None or self._fair_claim.is_slow
+        if self._limits or self._is_fair or self._excluded:
+            claim = self.claim_fairly(room)
+            self._is_fair = claim.again_in_s is not None or self._scans.is_slow
             return claim
         jobs = self._leases.claim_due(self._tasks(), room, queues=self._queues)
         was_slow, self._was_slow = self._was_slow, time.monotonic() - began > _SLOW_S
@@ -104,41 +107,12 @@ class Claimer:
         if now - self._limits_loaded_at >= older_than_s:
             self._limits, self._limits_loaded_at = load_limits(using=self._leases.using), now
 
+    def claim_fairly(self, room: int) -> Claim:
+        """Claim up to ``room`` jobs by claim group, within the limits in effect: the stores share them equally.
 
-class FairClaim:
-    """Claims by claim group: the stores share each batch equally, and limits hold. Not thread-safe."""
-
-    def __init__(
-        self,
-        leases: Leases,
-        queues: Sequence[str] | None,
-        *,
-        excluded: Sequence[str] = (),
-        tasks: Callable[[], list[str]] = registry.task_names,
-    ) -> None:
-        self._leases = leases
-        self._tasks = tasks
-        self._excluded = list(excluded)
-        self._queues = None if queues is None else list(queues)
-        self._limits = Limits({})
-        self._scans = ScanSchedule(using=leases.using)
-        # Whether the round of the stores with this number has yielded jobs, or found a limit full.
-        self._round, self._fruitful, self._throttled = 0, False, False
-        self._limit_wait_s = LIMIT_WAIT_S[0]
-        self._refusals = Outage("claim", using=leases.using)
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether a claim in due order would be slow, as the scans are."""
-        return self._scans.is_slow
-
-    def discard_scan(self) -> None:
-        """Have the next claim see what is due now, not what an earlier scan found."""
-        self._scans.discard()
-
-    def claim(self, room: int, limits: Limits) -> Claim:
-        """Claim up to ``room`` jobs. ``again_in_s`` is None once no claim group has more. Raises database errors."""
-        self._limits = limits
+        ``again_in_s`` is None once no claim group has more. Raises database errors.
+        """
+        limits = self._limits
         is_new_scan = self._scans.refresh(self._filter, new_round=self._fruitful)
         if self._round != self._scans.round:
             self._round, self._fruitful, self._throttled = self._scans.round, False, False
@@ -167,8 +141,8 @@ class FairClaim:
             self._limit_wait_s = LIMIT_WAIT_S[0]
         if has_more(jobs, quotas, room):
             return Claim(jobs, again_in_s=0.0)
-        if (next_in_s := self._scans.next_in_s()) is not None:
-            return Claim(jobs, next_in_s)
+        if (again_in_s := self._scans.continue_round()) is not None:
+            return Claim(jobs, again_in_s)
         if self._throttled:
             again_in_s = min(self._limit_wait_s, max(LIMIT_WAIT_S[0], token_in_s))
             self._limit_wait_s = min(LIMIT_WAIT_S[1], 2 * self._limit_wait_s)

@@ -210,8 +210,8 @@ class ScanSchedule:
         self._scan_at = float("-inf")
         self._scan = self._scan._replace(took_s=0.0)
 
-    def next_in_s(self) -> float | None:
-        """Return in how many seconds the stores are to be looked at again; None if the last round is over."""
+    def continue_round(self) -> float | None:
+        """Have the next refresh look at the next stores; return in how many seconds. None if the round is over."""
         if self._background is not None:
             return _SCAN_EVERY_S[0]
         if not self._scan.complete:

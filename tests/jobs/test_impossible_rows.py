@@ -19,8 +19,7 @@ from salon_jobs.core.errors import Expired
 from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
 from salon_jobs.jobs import control
 from salon_jobs.jobs.leases import Leases
-from salon_jobs.jobs.limits import Limits
-from salon_jobs.worker.claim import FairClaim
+from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
 from tests.support import (
@@ -113,7 +112,7 @@ class Run:
 
     def claim(self, *, fair: bool = False) -> None:
         process = self.processes[-1]
-        jobs = FairClaim(leases_of(process), None).claim(2, Limits({})).jobs if fair else claim(process, 2)
+        jobs = Claimer(leases_of(process), None).claim_fairly(2).jobs if fair else claim(process, 2)
         self.claims += [(job, process) for job in jobs]
 
     def held(self) -> tuple[ClaimedJob, int]:

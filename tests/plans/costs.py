@@ -22,9 +22,8 @@ from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import wake_ups
-from salon_jobs.jobs.limits import Limits
 from salon_jobs.jobs.run import JobRun
-from salon_jobs.worker.claim import FairClaim
+from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.support import change, chunk_of, leases_of, row_of, running_job, seen
@@ -93,7 +92,7 @@ class Case:
         leases = leases_of(process_id, is_direct=True)
         if self.count == 1:
             return leases.claim_due(registry.task_names(), 64)
-        return FairClaim(leases, None).claim(self.count, Limits({})).jobs
+        return Claimer(leases, None).claim_fairly(self.count).jobs
 
     def run(self, jobs: Sequence[ClaimedJob], process_id: int, found: Costs) -> list[JobRun]:
         """Run them as a worker's thread does, to which its session belongs: in one chunk, or one after the other.

@@ -16,8 +16,7 @@ from django.db.backends.signals import connection_created
 from project.salon.models import Customer
 from salon_jobs import tenant_context
 from salon_jobs.core.outcomes import Lost, Released, Succeeded
-from salon_jobs.jobs.limits import Limits
-from salon_jobs.worker.claim import FairClaim
+from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.support import change, connected, run, running_job, seen
@@ -131,8 +130,8 @@ def test_claim_brings_small_payloads(work: Work, room: int | str) -> None:
     notes = ["", "x" * 3000, "x" * 15_900, "x" * 16_100, LARGE, secrets.token_hex(7500), secrets.token_hex(20_000)]
     for note in notes:
         work.add(lambda note: lengths.append(len(note)), tasks.system, note=note)
-    fair = FairClaim(work.leases, None)
-    jobs = fair.claim(100, Limits({})).jobs if room == "groups" else work.claim(int(room))
+    fair = Claimer(work.leases, None)
+    jobs = fair.claim_fairly(100).jobs if room == "groups" else work.claim(int(room))
     assert [len(job.payload) > 0 for job in jobs] == [True, True, True, False, False, True, False]
     assert all(isinstance(run(job, work.process_id), Succeeded) for job in jobs)
     assert lengths == [len(note) for note in notes]

@@ -16,7 +16,7 @@ from salon_jobs.jobs.leases import ClaimFailed, Leases
 from salon_jobs.jobs.limits import limit, load_limits
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunk_claim import ChunkClaimer
-from salon_jobs.worker.claim import Claimer, FairClaim
+from salon_jobs.worker.claim import Claimer
 from tests import tasks
 from tests.inside import left_out
 from tests.support import change, seen
@@ -68,7 +68,9 @@ def prepared(own: Leases) -> list[ClaimedJob]:
 
 
 def by_group(own: Leases) -> list[ClaimedJob]:
-    return FairClaim(own, None).claim(10, load_limits(using="default")).jobs
+    claimer = Claimer(own, None)
+    claimer.refresh_limits()
+    return claimer.claim_fairly(10).jobs
 
 
 def within_limits(own: Leases) -> list[ClaimedJob]:
