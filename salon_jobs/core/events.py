@@ -1,30 +1,15 @@
-"""Names of the log events, and their format as JSON lines. Payloads are never logged."""
+"""Names of the log events, and the functions that log them. Payloads are never logged."""
 
 from __future__ import annotations
 
-import json
 import logging
-import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, MutableMapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from contextvars import ContextVar
-from datetime import UTC, datetime
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, TypeVar
-from uuid import UUID
+from collections.abc import Generator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, Final
 
-from salon_jobs.core.error_report import shown_message, storable, traceback_of
+from salon_jobs.core.error_report import shown_message, traceback_of
 from salon_jobs.core.errors import Interrupted
-from salon_jobs.core.extensions import E, Extension
-from salon_jobs.core.records import ClaimedJob
-from salon_jobs.core.redaction import without_secrets
-from salon_jobs.core.text import LONGEST_MESSAGE, bounded, visible, visible_json, visible_lines
-
-if TYPE_CHECKING:
-    from msgspec.json import Encoder
-
-R = TypeVar("R")
+from salon_jobs.core.text import LONGEST_MESSAGE, visible
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
@@ -160,77 +145,7 @@ ROUTINE: Final = frozenset(
         STORE_ERASED,
     }
 )
-
-
-class LoggedLines(Extension):
-    """The last lines that one run logged, in up to 64 KiB of text."""
-
-    def __init__(self) -> None:
-        self._lines: deque[str] = deque()
-        self._size = 0
-
-    def add(self, line: str) -> None:
-        self._lines.append(line)
-        self._size += len(line) + 1
-        while self._size > LONGEST_RECORD:
-            self._size -= len(self._lines.popleft()) + 1
-
-    @property
-    def text(self) -> str:
-        """The lines as they may be shown: without secrets, and without what PostgreSQL cannot hold."""
-        return storable(visible_lines(without_secrets("\n".join(self._lines))))[-LONGEST_RECORD:]
-
-
-class LoggedRun(Protocol):
-    """The run that log records belong to."""
-
-    @property
-    def job(self) -> ClaimedJob: ...
-    def extension(self, kind: type[E], /) -> E | None: ...
-    def attach(self, extension: E, /) -> E: ...
-
-
-# Set while a job runs; None outside.
-current_run: ContextVar[LoggedRun | None] = ContextVar("salon_jobs_current_run", default=None)
-
-# Bound to every record of a run, in addition to the record's own fields.
-BOUND: Final = ("task_name", "job_id", "store_id", "attempt", "trace_id")
-# The longest line of a record, in bytes. Longer ones, such as one that a handler logs, lose the middles of their texts,
-# first of the longest, so that the event and the job stay readable.
-LONGEST_RECORD: Final = 1 << 16
 _OF_ERRORS: Final = ("error", "detail", "reason")
-
-
-def _writes(handler: logging.Handler) -> bool:
-    return not isinstance(handler, logging.NullHandler)
-
-
-class JobLog(logging.Handler):
-    """Handler that keeps the last lines that each run logs, and ignores what is logged outside of any."""
-
-    def listen(self) -> None:
-        """Handle each record once: at the root, or at the logger that passes it to its own handlers alone.
-
-        One that does not propagate and has no handler is silent on purpose.
-        """
-        if not logging.root.handlers and logging.lastResort is not None:
-            logging.root.addHandler(logging.lastResort)  # which Python asks only where there is no other handler
-        loggers = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
-        heard = [each for each in loggers if not each.propagate and any(map(_writes, each.handlers))]
-        for each in (logging.root, *heard):
-            each.addHandler(self)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return current_run.get() is not None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with suppress(Exception):  # what is logged may raise anything when it is formatted
-            if (run := current_run.get()) is not None:
-                lines = run.extension(LoggedLines) or run.attach(LoggedLines())
-                at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-                lines.add(f"{at} {record.levelname} {record.name}: {bounded(record.getMessage())}")
-                if record.exc_info and record.exc_info[1] is not None:
-                    lines.add(traceback_of(record.exc_info[1]))
 
 
 def log_event(level: int, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
@@ -271,136 +186,3 @@ def logging_errors(what: str, *args: object) -> Generator[None]:
         raise
     except BaseException:  # even SystemExit
         logger.exception(what, *args)
-
-
-def log_batch(level: int, event: str, records: Iterable[R], *, fields: Callable[[R], dict[str, Any]]) -> None:
-    """Log ``event`` once for each of ``records``, in a single write where our own handler is the only listener.
-
-    ``fields`` returns the fields of a record.
-    """
-    if not logger.isEnabledFor(level):
-        return
-    handlers = [each for each in logging.getLogger().handlers if not isinstance(each, JobLog)]
-    own = logger.logger
-    writer = handlers[0] if len(handlers) == 1 and own.propagate and not own.handlers else None
-    if isinstance(writer, JsonLinesHandler) and level >= writer.level:
-        writer.write_batch(level, event, list(records), fields=fields)
-        return
-    for record in records:
-        log_event(level, event, **fields(record))
-
-
-class LinesHandler(logging.StreamHandler[TextIO]):
-    """Handler of a stream that may be closed or full: it counts what it cannot write, and raises nothing."""
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class names it
-        logger.lost += 1
-        with suppress(Exception):  # standard error may be closed as well
-            super().handleError(record)
-
-
-class JsonLinesHandler(LinesHandler):
-    """Handler that writes each record as one JSON line, and a batch of records in one write."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self.setFormatter(JsonFormatter())
-
-    def write_batch(
-        self, level: int, event: str, records: Sequence[R], *, fields: Callable[[R], dict[str, Any]]
-    ) -> None:
-        """Write one line for each of ``records``, in the formatter's format, with one timestamp and in one write.
-
-        Like ``emit``, it reports errors on standard error and raises none.
-        """
-        try:
-            head = {**JsonFormatter.head(time.time(), level, logger.name), "event": event}
-            try:
-                text = _as_text(_encoder().encode_lines([_of_store(head | fields(record)) for record in records]))
-            except ValueError:
-                text = "".join(f"{_json_line(_of_store(head | fields(record)))}\n" for record in records)
-            if records:
-                with self.lock or nullcontext():
-                    self.stream.write(text)
-                    self.flush()
-        except Exception:  # a logging error must not reach the caller
-            self.handleError(logging.LogRecord(logger.name, level, "", 0, event, None, None))
-
-
-class JsonFormatter(logging.Formatter):
-    """Formatter for JSON lines: time (UTC), level, logger, event or message, fields, traceback."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = self.head(record.created, record.levelno, record.name)
-        bound = record.__dict__
-        line.update((name, bound[name]) for name in BOUND if name in bound)
-        event = getattr(record, "event", None)
-        if event is None:
-            line["message"] = bounded(record.getMessage(), LONGEST_RECORD)
-        else:
-            line["event"] = event
-            line.update(getattr(record, "event_fields", {}))
-        if record.exc_info:
-            of_ours = event is not None and record.exc_text
-            line["traceback"] = of_ours or self.formatException(record.exc_info)
-        return _json_line(_of_store(line))
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - the base class names it
-        return "" if ei[1] is None else traceback_of(ei[1], ei[2])
-
-    @staticmethod
-    def head(created: float, level: int, name: str) -> dict[str, Any]:
-        """Return the fields that begin every line."""
-        return {
-            "time": datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds"),
-            "level": logging.getLevelName(level).lower(),
-            "logger": name,
-        }
-
-
-def _of_store(line: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the store of a line that has none: many projects have none at all."""
-    if "store_id" in line and line["store_id"] is None:
-        del line["store_id"]
-    return line
-
-
-@cache
-def _encoder() -> Encoder:
-    from msgspec.json import Encoder  # noqa: PLC0415 - takes longer to load than this module; most processes log no line
-
-    return Encoder(enc_hook=str)
-
-
-def _json_line(line: dict[str, Any]) -> str:
-    text = _as_json(line)
-    # A character takes up to four bytes; only a long line is measured.
-    if len(text) <= LONGEST_RECORD // 4 or len(text.encode()) <= LONGEST_RECORD:
-        return text
-    for most in (10_000, 3_000, 1_000, 100):
-        shortened = {bounded(name, most): _shortened(value, most) for name, value in line.items()}
-        if len((text := _as_json(shortened)).encode()) <= LONGEST_RECORD:
-            return text
-    return _as_json({name: shortened[name] for name in _KEPT if name in shortened})
-
-
-_KEPT: Final = ("time", "level", "logger", *BOUND, "event", "message", "code", "error_class", "error")
-
-
-def _shortened(value: Any, most: int) -> Any:
-    if value is None or isinstance(value, float | UUID) or (isinstance(value, int) and value.bit_length() < 64):
-        return value
-    return bounded(value if isinstance(value, str) else _as_json(value), most)
-
-
-def _as_json(line: Any) -> str:
-    try:
-        return _as_text(_encoder().encode(line))
-    except ValueError:
-        # A lone surrogate (from undecodable bytes) would break the stream that the line is written to.
-        return visible_json(json.dumps(line, default=str, ensure_ascii=False))
-
-
-def _as_text(lines: bytes) -> str:
-    # Nearly all lines are plain ASCII, which takes no time to see.
-    return lines.decode() if lines.isascii() and b"\x7f" not in lines else visible_json(lines.decode())

@@ -27,9 +27,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.error_report import ErrorReport, shown_message
-from salon_jobs.core.events import LoggedLines, log_event
+from salon_jobs.core.events import log_event
 from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import ClaimedJob, JobState
+from salon_jobs.core.run_log import LoggedLines
 from salon_jobs.db.connections import raw_cursor
 from salon_jobs.db.statements import array, is_held_up, load, run_raw, short_lock_timeout
 from salon_jobs.jobs import registry

@@ -13,9 +13,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import TaskInvalid, UnknownTask, did_you_mean
-from salon_jobs.core.events import LoggedRun
 from salon_jobs.core.records import JobState, KeptResult, StoreId
 from salon_jobs.core.redaction import HIDDEN, redacted
+from salon_jobs.core.run_log import LoggedRun
 from salon_jobs.core.text import shown
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, NewJob, Timeouts
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, cast
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
-from salon_jobs.core import events
+from salon_jobs.core import run_log
 from salon_jobs.core.as_json import encode
 from salon_jobs.core.errors import CancelRequested, Interrupted, LeaseLost, ResultInvalid, TimedOut, TransactionBroken
 from salon_jobs.core.extensions import Extensible
@@ -60,7 +60,7 @@ def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
 
 
 # Logging reads the same variable, with a less specific type.
-current_run = cast("ContextVar[JobRun | None]", events.current_run)
+current_run = cast("ContextVar[JobRun | None]", run_log.current_run)
 
 
 def _monotonic() -> float:

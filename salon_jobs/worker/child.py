@@ -17,8 +17,9 @@ from typing import Any, Final, NoReturn
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, tracing
 from salon_jobs.core.errors import NotReady
-from salon_jobs.core.events import JobLog, log_event, logger
+from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.program import stop_signals
+from salon_jobs.core.run_log import JobLog
 from salon_jobs.core.vital import die_by, exits_on_error, vital
 from salon_jobs.db.read_only import refuse_read_only_servers
 from salon_jobs.jobs import registry

@@ -12,7 +12,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import EndRefused, OutcomeUnknown
-from salon_jobs.core.events import LoggedLines, log_batch, log_event, logging_errors
+from salon_jobs.core.events import log_event, logging_errors
 from salon_jobs.core.outcomes import (
     CANCELLED,
     Cancelled,
@@ -29,6 +29,7 @@ from salon_jobs.core.outcomes import (
     not_repeated,
 )
 from salon_jobs.core.records import ClaimedJob, JobState
+from salon_jobs.core.run_log import LoggedLines
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.answers import awaited
@@ -36,6 +37,7 @@ from salon_jobs.jobs.current import CurrentJob
 from salon_jobs.jobs.leases import Ended, Leases
 from salon_jobs.jobs.run import JobRun
 from salon_jobs.jobs.statistics import ended_runs
+from salon_jobs.process.log_lines import log_batch
 from salon_jobs.signals import job_finished
 
 LONGEST_LOGGED: Final = 500

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from salon_jobs.core.events import JsonLinesHandler
+from salon_jobs.process.log_lines import LinesHandler, as_json
 
 
 class Counted(io.StringIO):
@@ -27,7 +27,7 @@ def only_handler() -> Generator[Counted]:
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     made = Counted()
-    root.handlers[:] = [JsonLinesHandler(made)]
+    root.handlers[:] = [LinesHandler(made, as_json)]
     root.setLevel("INFO")
     try:
         yield made

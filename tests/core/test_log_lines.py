@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from salon_jobs.core import events
-from salon_jobs.core.events import JobLog, JsonLinesHandler, log_batch, log_event
+from salon_jobs.core.events import log_event
+from salon_jobs.core.run_log import LONGEST_RECORD, JobLog
+from salon_jobs.process.log_lines import LinesHandler, as_json, log_batch
 from tests.core.log_lines import Counted, only_handler, without_time
 
 FIELDS: list[dict[str, Any]] = [{"task_name": "caf\udce9", "job_id": number, "store_id": None} for number in range(3)]
@@ -81,7 +83,7 @@ def test_unwritable_batch_raises_nothing(capsys: pytest.CaptureFixture[str]) -> 
         def write(self, _: str, /) -> int:
             raise OSError("no space left")
 
-    JsonLinesHandler(Full()).write_batch(logging.INFO, "job_succeeded", [{"job_id": 1}], fields=dict)
+    LinesHandler(Full(), as_json).write_batch(logging.INFO, "job_succeeded", [{"job_id": 1}])
     assert "no space left" in capsys.readouterr().err
 
 
@@ -126,7 +128,7 @@ def test_record_of_any_size(text: str) -> None:
         log_event(logging.ERROR, events.JOB_FAILED, exc_info=fail(), **fields)
         logging.getLogger("host").error("%s", text, exc_info=fail())
         lines = stream.getvalue().splitlines()
-    assert max(len(line.encode()) for line in lines) <= events.LONGEST_RECORD
+    assert max(len(line.encode()) for line in lines) <= LONGEST_RECORD
     ours, theirs = map(json.loads, lines)
     assert (ours["event"], ours["task_name"], ours["job_id"], ours["code"]) == (events.JOB_FAILED, "t", 7, "JOB.X")
     assert ours["error"]

@@ -17,12 +17,13 @@ from django.db import connections, transaction
 
 from salon_jobs import Discard, current_job, fan_out, get_job
 from salon_jobs.core.errors import JobDoesNotExist, NoResult
-from salon_jobs.core.events import LONGEST_RECORD, JobLog, JsonLinesHandler, current_run, log_batch
 from salon_jobs.core.outcomes import Errored, Lost, Succeeded
 from salon_jobs.core.records import JobState
+from salon_jobs.core.run_log import LONGEST_RECORD, JobLog, current_run
 from salon_jobs.jobs import enqueue
 from salon_jobs.jobs.pruning import Pruner
 from salon_jobs.jobs.results import load_result
+from salon_jobs.process.log_lines import LinesHandler, as_json, log_batch
 from tests import tasks
 from tests.support import change, job_row, run, seen
 from tests.waiting import LIMIT_S, eventually
@@ -360,7 +361,7 @@ def test_setting_keep_log(work: Work, settings: Any, keep: str) -> None:
 
 
 def test_log_of_batch_is_one_write(monkeypatch: pytest.MonkeyPatch, job_log: JobLog) -> None:
-    writer = JsonLinesHandler(StringIO())
+    writer = LinesHandler(StringIO(), as_json)
     batches: list[int] = []
     monkeypatch.setattr(writer, "write_batch", lambda *_, **__: batches.append(1))
     monkeypatch.setattr(logging.getLogger(), "handlers", [job_log, writer])
