@@ -31,12 +31,12 @@ from salon_jobs.conf.store_key import StoreKey, key_of
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, NotReady, SchemaMissing
 from salon_jobs.db.connections import POSTGRESQL_REMEDY, holds_job_tables, not_postgresql
+from salon_jobs.db.pools import SMALL_POOL_REMEDY, size_of_pool, small_pool
 from salon_jobs.inbox.processor import find_tasks
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.payload import PayloadType
 from salon_jobs.process.preflight import check_schema
 from salon_jobs.schedules.entries import cron_entries
-from salon_jobs.tenancy.connections import SMALL_POOL_REMEDY, size_of_pool, small_pool
 from salon_jobs.tenancy.request import TenantMiddleware
 from salon_jobs.tenancy.resolvers import make_resolver
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
 from django.apps import apps
@@ -143,21 +143,29 @@ def schema_missing(error: DatabaseError) -> SchemaMissing | None:
 class StatementGuard:
     """Execution wrapper of a connection that must see the statements of raw cursors too.
 
-    ``db`` knows nothing of stores: an open tenant context is one of these.
+    ``db`` knows nothing of stores: an open tenant context is one of these. ``holds``: only the code inside may use the
+    connection. ``in_session``: it sets something for the whole session.
     """
 
     __slots__ = ()
+    holds: bool
+    in_session: ClassVar[bool]
 
     def before_raw_statement(self) -> None:
         """Prepare for a statement that bypasses Django's execution wrappers. May raise to refuse it."""
         raise NotImplementedError
 
 
+def guards_of(connection: BaseDatabaseWrapper) -> list[StatementGuard]:
+    """Return the guards that are open on a connection, outermost first."""
+    wrappers: list[Any] = connection.execute_wrappers
+    return [wrapper for wrapper in wrappers if isinstance(wrapper, StatementGuard)]
+
+
 def raw_cursor(connection: BaseDatabaseWrapper) -> Any:
     """Return the plain psycopg cursor cached for Django's connection, connecting first. Do not close it."""
-    for wrapper in connection.execute_wrappers:
-        if isinstance(wrapper, StatementGuard):
-            wrapper.before_raw_statement()
+    for guard in guards_of(connection):
+        guard.before_raw_statement()
     return plain_cursor(connection)
 
 

@@ -22,11 +22,12 @@ from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SourceLost, suggest
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
+from salon_jobs.db.pools import refuse_small_pool
 from salon_jobs.db.statements import is_of_driver
+from salon_jobs.db.upkeep import tidy_connections
 from salon_jobs.inbox.processor import BatchResult, Processor
 from salon_jobs.inbox.queries import PRUNE_BATCH, count_rejected, has_messages, prune_inbox
 from salon_jobs.process.loop import Loop
-from salon_jobs.tenancy.connections import refuse_small_pool, tidy_connections
 
 T = TypeVar("T")
 _WAITS: Final = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30))

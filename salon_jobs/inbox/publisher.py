@@ -19,12 +19,12 @@ from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvali
 from salon_jobs.core.tracing import consuming
 from salon_jobs.db.connections import alias_of, is_right_missing
 from salon_jobs.db.statements import is_of_driver
+from salon_jobs.db.upkeep import tidy_connections
 from salon_jobs.inbox import queries
 from salon_jobs.inbox.queries import InboxRow, Status
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import add
 from salon_jobs.jobs.task import get_task
-from salon_jobs.tenancy.connections import tidy_connections
 from salon_jobs.tenancy.context import context_of
 
 # Consumer name in the inbox, so that a message becomes one job however often it is relayed.

@@ -19,6 +19,7 @@ from salon_jobs.core.errors import require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.db.notify import SECOND_POLL
+from salon_jobs.db.pools import refuse_small_pool
 from salon_jobs.outbox import emit, queries
 from salon_jobs.outbox.destination_worker import DestinationWorker
 from salon_jobs.outbox.failures import write_failures
@@ -30,7 +31,6 @@ from salon_jobs.outbox.queries import Blocked, Gate, PageRequest
 from salon_jobs.process.heartbeat import Heartbeat, delete_row
 from salon_jobs.process.listener import Listener
 from salon_jobs.process.loop import Loop
-from salon_jobs.tenancy.connections import refuse_small_pool
 
 # How often to read what is blocked. When that takes long, it gets at most a tenth of the time. Operators' changes are
 # noticed at once.

@@ -18,7 +18,7 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.events import log_event
 from salon_jobs.core.vital import exits_on_error
 from salon_jobs.db.statements import is_of_driver
-from salon_jobs.tenancy.connections import is_only_old, remember_connections, tidy_connections
+from salon_jobs.db.upkeep import is_only_old, remember_connections, tidy_connections
 
 OUTAGE_WAITS: Final = Backoff(base=timedelta(seconds=0.1), cap=timedelta(seconds=2))
 _LOG_EVERY_S: Final = 30.0

@@ -25,12 +25,12 @@ from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.program import HANGUP, stop_signals
 from salon_jobs.core.vital import die_by, exits_on_error
+from salon_jobs.db.pools import give_pools_room
 from salon_jobs.db.read_only import refuse_read_only_servers
 from salon_jobs.process.health_server import HealthServer
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.preflight import answering, check_schema, check_tables, check_worker
 from salon_jobs.process.probe import KEPT_S, Probe
-from salon_jobs.tenancy.connections import give_pools_room
 
 _SIGNAL_POLL_S = 0.2
 _RETRY_S = 0.5

@@ -22,10 +22,10 @@ from salon_jobs.core.records import GivenStore, StoreId
 from salon_jobs.core.text import shown
 from salon_jobs.db.connections import alias_of, in_transaction, is_lost
 from salon_jobs.db.internals import is_only_block
+from salon_jobs.db.session import discard, guard_of
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.tenancy import active, guc
 from salon_jobs.tenancy.active import ActiveContext, carry_to_callbacks, current_store_id, open_store, session_context
-from salon_jobs.tenancy.connections import discard, reset_raw, watched
 from salon_jobs.tenancy.threads import OwnThread
 
 
@@ -35,8 +35,10 @@ def reset_store(connection: Connection[Any]) -> None:
     psycopg's pool calls this on each return, and discards the connection if it raises. If the session is not watched,
     only the store is cleared.
     """
-    if not reset_raw(connection):
+    if (guard := guard_of(connection)) is None:
         guc.clear_session(connection)
+    else:
+        guard.clean()
 
 
 class SessionContext(ActiveContext):
@@ -170,21 +172,11 @@ class StoreJobContext(ActiveContext):
         """
         if not is_only_block(self.connection, self._transaction):
             return False
-        session = watched(self.connection.connection)
-        if session is not None:
-            session.cursors.end_with_transaction()
-        # Callbacks run before a reset, and a connection whose attributes were changed is discarded, not reset.
-        if (
-            session is None
-            or not (self._resets and session.used)
-            or session.client_changed
-            or self.connection.run_on_commit
-        ):
+        guard = guard_of(self.connection.connection)
+        if guard is None:
             in_one_trip(self.connection, f"{statement}; COMMIT")
-        else:
-            session.cursors.end_all()
-            in_one_trip(self.connection, f"{session.before_end}; {statement}; COMMIT; {session.reset}")
-            session.used = False
+        else:  # callbacks run before a reset
+            guard.commit(self.connection, statement, cleans=self._resets and not self.connection.run_on_commit)
         self._committed = True
         return True
 

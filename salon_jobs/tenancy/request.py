@@ -26,9 +26,10 @@ from salon_jobs.core.errors import StoreRefused, TenantContextError
 from salon_jobs.core.events import REQUEST_REFUSED, log_event
 from salon_jobs.core.records import StoreId
 from salon_jobs.db.internals import is_non_atomic, resource_closers
+from salon_jobs.db.session import discard
+from salon_jobs.db.upkeep import clean_after_request, watch_sessions
 from salon_jobs.tenancy.active import ActiveContext, forget_closed, surrounding
 from salon_jobs.tenancy.choice import CHOICE, choose_store
-from salon_jobs.tenancy.connections import discard, reset_after_request, watch_sessions
 from salon_jobs.tenancy.context import TenantContext, sync_step, tenant_context
 from salon_jobs.tenancy.names import store_words
 from salon_jobs.tenancy.resolvers import HeaderResolver, StoreResolver, SubdomainResolver, make_resolver, memberships
@@ -384,4 +385,4 @@ def _end_request(**_: object) -> None:
         # A connection closed inside a transaction stays unusable; without it, Django makes another.
         del connections[connection.alias]
     for connection in connections.all(initialized_only=True):
-        reset_after_request(connection)
+        clean_after_request(connection)

@@ -20,7 +20,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from salon_jobs.core.vital import exits_on_error
 from salon_jobs.db.internals import thread_sensitive, without_a_loop_afterwards
-from salon_jobs.tenancy.connections import reset_sessions, tidy_connections
+from salon_jobs.db.upkeep import clean_after_job
 from salon_jobs.worker.forks import exit_if_forked
 
 R = TypeVar("R")
@@ -162,8 +162,7 @@ def _call_cleanly(call: Callable[[], R]) -> R:
         return call()
     finally:
         exit_if_forked()
-        tidy_connections(after_job=True)
-        reset_sessions(wait=True)
+        clean_after_job(wait=True)
 
 
 _run: ContextVar[CoroutineRun | None] = ContextVar("salon_jobs_async_run", default=None)

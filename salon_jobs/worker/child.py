@@ -21,13 +21,13 @@ from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.program import stop_signals
 from salon_jobs.core.run_log import JobLog
 from salon_jobs.core.vital import die_by, exits_on_error, vital
+from salon_jobs.db.pools import give_pools_room
 from salon_jobs.db.read_only import refuse_read_only_servers
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import wake_ups
 from salon_jobs.process.heartbeat import name_connections
 from salon_jobs.process.loop import Loop
 from salon_jobs.process.service import die_with_parent, exit_at_once
-from salon_jobs.tenancy.connections import give_pools_room
 from salon_jobs.worker.async_handlers import stop_copied_loop
 from salon_jobs.worker.forks import guard_copies
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable

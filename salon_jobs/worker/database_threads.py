@@ -22,18 +22,18 @@ from psycopg.pq import TransactionStatus
 from salon_jobs.core.events import logger
 from salon_jobs.core.states import moved
 from salon_jobs.core.vital import exits_on_error
-from salon_jobs.tenancy.active import ActiveContext, detach_contexts
-from salon_jobs.tenancy.connections import (
+from salon_jobs.db.upkeep import (
     TIDY_AFTER_S,
+    clean_after_job,
     drop_connections,
     is_in_use,
     keep_wrappers,
     opened_connections,
     remember_connections,
-    reset_sessions,
     tidy_connections,
     watch_sessions,
 )
+from salon_jobs.tenancy.active import ActiveContext, detach_contexts
 from salon_jobs.worker.deadlines import CANCEL_S
 from salon_jobs.worker.forks import exit_if_forked
 
@@ -303,8 +303,7 @@ class RunCalls(Executor):
             connection = connections[self._alias]
             if connection.execute_wrappers or connection.force_debug_cursor:
                 remember_connections()
-            tidy_connections(after_job=True)
-            reset_sessions(wait=True)
+            clean_after_job(wait=True)
 
 
 def _answer(future: asyncio.Future[Any], end: Callable[[Any], None], value: Any) -> None:

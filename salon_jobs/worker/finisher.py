@@ -21,11 +21,11 @@ from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
 from salon_jobs.db import statements
 from salon_jobs.db.statements import is_held_up
+from salon_jobs.db.upkeep import finish_cleaning_all, tidy_connections
 from salon_jobs.jobs.answers import awaited
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.run import MOST_PER_STATEMENT, JobRun, in_statements
 from salon_jobs.process.loop import Loop, Outage
-from salon_jobs.tenancy.connections import finish_resets, tidy_connections
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.ends import identify, refused, report_successes, settle
 
@@ -193,7 +193,7 @@ class Finisher(Loop):
                 self.woken.set()
             return
         outage = Outage("settle", using=self.using)
-        finish_resets()
+        finish_cleaning_all()
         while True:
             try:
                 self._settle(running, outcome)

@@ -21,20 +21,20 @@ from salon_jobs.core.outcomes import Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.tracing import is_observed, observing
 from salon_jobs.core.vital import exits_on_error
-from salon_jobs.jobs import registry
-from salon_jobs.jobs.leases import Leases
-from salon_jobs.jobs.run import JobRun
-from salon_jobs.tenancy.connections import (
+from salon_jobs.db.upkeep import (
     TIDY_AFTER_S,
+    clean_after_job,
     drop_connections,
-    finish_resets,
+    finish_cleaning_all,
     keep_wrappers,
     opened_connections,
     remember_connections,
-    reset_sessions,
     tidy_connections,
     watch_sessions,
 )
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.run import JobRun
 from salon_jobs.worker import deadlines
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunk_claim import ChunkClaimer, gather
@@ -183,7 +183,7 @@ class Runner:
         """Return the run of the one job in ``jobs``, and add to the list those that run in one chunk with it."""
         [job] = jobs
         if self._resets:
-            finish_resets()
+            finish_cleaning_all()
             self._resets = False
         # Do this before the run begins: the run keeps the connection it finds, and this may replace it.
         if time.monotonic() - idle_since > TIDY_AFTER_S:
@@ -253,9 +253,7 @@ class Runner:
             if opened_connections():
                 # It may have been replaced. Looking it up takes longer than a small job, so only then.
                 self._connection = None
-                if tidy_connections(after_job=True):
-                    self._resets = True
-                    reset_sessions()
+                self._resets = clean_after_job(wait=False)
         else:
             # The interrupt may have left them in any state.
             drop_connections()

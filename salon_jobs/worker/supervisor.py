@@ -16,6 +16,7 @@ from salon_jobs.core.metrics import OTHER, Sample, Timings
 from salon_jobs.core.text import shown
 from salon_jobs.core.units import with_noun
 from salon_jobs.core.vital import exits_on_error
+from salon_jobs.db.pools import refuse_small_pool
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.statistics import OUTCOMES, RunCounts, ended_runs
 from salon_jobs.process.heartbeat import Heartbeat
@@ -23,7 +24,6 @@ from salon_jobs.process.preflight import connections_left
 from salon_jobs.process.probe import Probe
 from salon_jobs.process.processors import usable_processors
 from salon_jobs.process.service import ServedLoop
-from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker.child_process import FRESH_S, ChildPlan, ChildProcess, ChildSupervisor
 from salon_jobs.worker.in_flight import IdleTable, shared_file
 from salon_jobs.worker.maintenance import Maintenance

@@ -18,13 +18,13 @@ from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
 from salon_jobs.core.states import moved
 from salon_jobs.db.notify import MORE
+from salon_jobs.db.pools import refuse_small_pool
 from salon_jobs.jobs import enqueue, progress, registry
 from salon_jobs.jobs.answers import AWAITED, awaited
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.process.listener import Listener, ListenerEvent
 from salon_jobs.process.loop import Loop
-from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker import cancellations
 from salon_jobs.worker.buffer import OVERDUE_S, JobBuffer
 from salon_jobs.worker.cancellations import Cancellations

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from django.db import InterfaceError, OperationalError, connections
 
+from salon_jobs.db.upkeep import tidy_connections
 from salon_jobs.process.loop import Loop, Outage
-from salon_jobs.tenancy.connections import tidy_connections
 from tests.settings import url_for
 from tests.waiting import LIMIT_S
 

@@ -14,7 +14,8 @@ from psycopg.adapt import Dumper
 
 from project.salon.models import Store
 from salon_jobs import tenant_context
-from salon_jobs.tenancy.connections import reset, watch_sessions
+from salon_jobs.db.session import clean
+from salon_jobs.db.upkeep import watch_sessions
 from tests.support import seen
 from tests.tenancy.session_state import JobSequence, Kind, every_kind, in_store
 from tests.tenancy.web import Hook, does, member_of, signed_in, write, written
@@ -68,7 +69,7 @@ def test_ended_cursor_closes_nothing_and_reads_no_more(stores: list[UUID], end: 
     held: Held = []
     if end == "reset":
         begin_reading(held)  # in autocommit, so that only the reset closes it
-        reset(connection)
+        clean(connection)
     else:
         with transaction.atomic():
             begin_reading(held)

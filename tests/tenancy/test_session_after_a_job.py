@@ -23,9 +23,9 @@ from project.salon.models import Store
 from salon_jobs import Discard, Snooze, current_job
 from salon_jobs.core.errors import CancelRequested, Interrupted, TimedOut
 from salon_jobs.db.libpq import converted
+from salon_jobs.db.session import AS_CONNECTED, guard_of
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs.run import JobRun
-from salon_jobs.tenancy.connections import AS_CONNECTED, watched
 from tests.support import change, connected, seen
 from tests.tenancy.probe import ask, backend, execute, fail, fail_in_database, in_thread, round_trips, visible
 from tests.tenancy.session_state import (
@@ -240,7 +240,7 @@ def change_attribute(name: str, value: object, *, reads: bool) -> None:
 
 def have_reset_refused() -> None:
     execute("SET app.note = 'x'")
-    session = watched(connection.connection)
+    session = guard_of(connection.connection)
     assert session is not None
     session.reset = "SELECT 1/0"
 

@@ -20,11 +20,11 @@ from django.dispatch import Signal
 from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TimedOut
+from salon_jobs.db.upkeep import is_in_use
 from salon_jobs.jobs.current import CurrentJob
 from salon_jobs.jobs.run import current_run
 from salon_jobs.signals import job_finished, job_started
 from salon_jobs.tenancy.active import ActiveContext, detach_contexts
-from salon_jobs.tenancy.connections import is_in_use
 from salon_jobs.worker import database_threads
 from salon_jobs.worker import lane as lane_module
 from salon_jobs.worker.async_handlers import running_loop

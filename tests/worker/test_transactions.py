@@ -16,8 +16,8 @@ from salon_jobs import current_job
 from salon_jobs.core.errors import LeaseLost, TenantContextError
 from salon_jobs.core.outcomes import Errored, Lost, Outcome, Succeeded
 from salon_jobs.db.statements import in_one_trip
+from salon_jobs.db.upkeep import tidy_connections
 from salon_jobs.tenancy import guc
-from salon_jobs.tenancy.connections import tidy_connections
 from salon_jobs.tenancy.context import StoreJobContext
 from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
