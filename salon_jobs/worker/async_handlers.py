@@ -1,7 +1,7 @@
-"""Execution of ``async def`` handlers: one event loop per process, and the synchronous parts on an executor of the run.
+"""Execution of ``async def`` handlers: one event loop per process; an executor of the run makes the synchronous calls.
 
-What a handler passes to ``sync_to_async``, and the ORM's async methods, runs on that executor: in a worker on the
-threads of ``lane``, in a test on the thread that waits for the run, which has its connection and its transaction.
+What a handler passes to ``sync_to_async``, and the ORM's async methods, run on that executor: in a worker on the
+threads of ``lane``; in a test on the thread that waits for the run, with its connection and its transaction.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class CoroutineRun:
         self._cancelled = True
         if self._main is None:
             return
-        # Tasks left running were cancelled when it ended; one that continues anyway is cancelled again.
+        # Tasks still running were cancelled when it ended; one that continues anyway is cancelled again.
         for task in [self._main] if not self._main.done() else self._left():
             task.cancel()
 
@@ -65,25 +65,25 @@ class CoroutineRun:
         return [task for task in self.tasks if not task.done()]
 
     async def ended(self) -> asyncio.Task[Any]:
-        """Run it; return its task once that and those it started have ended. What it leaves running is cancelled."""
+        """Run it; cancel the tasks it leaves running, and return its task once all of them have ended."""
         self.context = copy_context()
         self.context.run(_enter, self)
         self._main = self.context.run(asyncio.create_task, self._coroutine)
         if self._cancelled:
             self._main.cancel()
         await until_done([self._main])
-        # One that continued would read as this job's store after the job has ended.
+        # A task that continued would read as this job's store after the job has ended.
         while left := self._left():
             for task in left:
                 task.cancel()
             await until_done(left)
-        # Nothing refers to itself then, so all of it is gone without waiting for the garbage collector.
+        # Breaks the reference cycles, so that all of it is freed without waiting for the garbage collector.
         main, self._main, self.executor, self.context = self._main, None, None, Context()
         return main
 
 
 async def until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Wait for tasks, even if cancelled: a handler can cancel all tasks of the loop while its own are still working."""
+    """Wait for tasks, even if cancelled: a handler can cancel all tasks of the loop before its own have ended."""
     for task in tasks:
         while not task.done():
             waiter: asyncio.Future[None] = task.get_loop().create_future()
@@ -98,7 +98,9 @@ def _wake(waiter: asyncio.Future[None], _: object) -> None:
 
 
 class _ExecutorOfTheRun(Executor):
-    """Has each call made on the executor of the run that asks: to enter one for each run took a tenth of the loop."""
+    """Executor that passes each call to the executor of the current run; entering one per run takes a tenth of the
+    loop.
+    """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         run = _run.get()
@@ -108,7 +110,7 @@ class _ExecutorOfTheRun(Executor):
 
 
 def _enter(run: CoroutineRun) -> None:
-    """Have what the current context passes to ``sync_to_async`` go to the run's executor."""
+    """Send what the current context passes to ``sync_to_async`` to the run's executor."""
     _run.set(run)
     for variable, value in _in_runs.items():
         variable.set(value)
@@ -140,18 +142,18 @@ class _WaitingThread(Executor):
                 continue
             try:
                 result = call()
-            except BaseException as error:  # it belongs to the coroutine that awaits the call
+            except BaseException as error:  # raised to the coroutine that awaits the call
                 exit_if_forked(error)
                 future.set_exception(error)
             else:
                 exit_if_forked()
                 future.set_result(result)
-            # Keep nothing of this call alive while waiting for the next.
+            # Keep no reference to this call while waiting for the next.
             del future, call, work
 
 
 class _CleanThreads(ThreadPoolExecutor):
-    """Threads for ``asyncio.to_thread`` and the like, which outlive the job; each call leaves its connections clean."""
+    """Threads for ``asyncio.to_thread`` and the like. They outlive the job; each call leaves its connections clean."""
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         return super().submit(_call_cleanly, partial(fn, *args, **kwargs))
@@ -173,7 +175,7 @@ _in_runs: Final = Context()
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the process's event loop, which the first coroutine starts; it runs until the process ends."""
+    """Return the process's event loop. The first coroutine starts it; it runs until the process ends."""
     global _loop  # noqa: PLW0603 - one per process, which clients and pools that keep their loop rely on
     with _starting:
         if _loop is None:
@@ -198,7 +200,7 @@ def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
 def stop_copied_loop() -> None:
     """Stop the loop in a copy of the process that a coroutine forked, after which the copy ends."""
     if _loop is not None and threading.current_thread().name == _LOOP:
-        for step in getattr(_loop, "_ready", ()):  # of other jobs, which go on in the worker alone
+        for step in getattr(_loop, "_ready", ()):  # of other jobs, which continue in the worker only
             step.cancel()
         _loop.stop()
 
@@ -229,7 +231,7 @@ def _end_generators_where_they_began(loop: asyncio.AbstractEventLoop) -> None:
 
 def _new_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
-    context = options.get("context")  # an empty one is false, and starts a task that belongs to no job
+    context = options.get("context")  # an empty one is false, and starts a task without a job
     run = _run.get() if context is None else context.get(_run)
     if run is not None:
         run.tasks.add(task)

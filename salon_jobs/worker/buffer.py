@@ -1,4 +1,4 @@
-"""Jobs that a process has claimed but not ended, shared by the claimer, the runner threads and the finisher."""
+"""Jobs that a process has claimed and not yet ended, shared by the claimer, the runner threads and the finisher."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from operator import itemgetter
 from salon_jobs.core.records import ClaimedJob
 
 _PREFETCH_S = 0.2
-# About 40 ms of the smallest jobs, as long as a claim of so many takes. As many again are run meanwhile: with one batch
-# alone, the threads wait for each claim's answer.
+# About 40 ms of the smallest jobs, as long as a claim of so many takes. As many again run during the claim: with one
+# batch alone, the threads wait for each claim's answer.
 _MOST_AT_ONCE = 2000
 _MOST_PREFETCHED = 2 * _MOST_AT_ONCE
 # A batch of successes that waits for the disk must not hold up the next claim.
@@ -27,11 +27,11 @@ _ID_AND_LEASE = itemgetter(ClaimedJob._fields.index("id"), ClaimedJob._fields.in
 
 
 class JobBuffer:
-    """Jobs of this process until their end is written: first waiting, then running, then ran.
+    """Jobs of this process until their end is written: waiting, then running, then ended.
 
     Bounded by time (about 200 ms of measured work) and by count. A thread takes the next job without the lock, which
-    costs as much as a small job: it pops the deque, so that no job is in two hands. Whoever else removes waiting jobs
-    holds the lock, and pops them too.
+    costs as much as a small job: it pops the deque, so that no two threads get the same job. Other callers that remove
+    waiting jobs hold the lock, and pop them too.
     """
 
     def __init__(self, concurrency: int, on_ended: Callable[[], None] = lambda: None) -> None:
@@ -40,15 +40,15 @@ class JobBuffer:
         self._on_ended = on_ended
         self._lock = threading.Lock()
         self._emptied = threading.Condition(self._lock)
-        # Threads that wait for a job, and what each waits for. The last one is woken first: its code is still in the
-        # processor's cache and its connection open, and if few suffice the others need none.
+        # Threads that wait for a job, and the lock of each. The last one is woken first: its code is still in the
+        # processor's cache and its connection open; the others may not be needed.
         self._sleeping: list[int] = []
         self._alarms = [threading.Lock() for _ in range(concurrency)]
         for alarm in self._alarms:
             alarm.acquire()
-        # With the instant at which each was put.
+        # Each with the instant at which it was put.
         self._waiting: deque[tuple[ClaimedJob, float]] = deque()
-        # When each thread took the job that it runs; None while it runs none.
+        # When each thread took its current job; None while it runs none.
         self._since: list[float | None] = [None] * concurrency
         self._leases: set[tuple[int, int]] = set()
         self._closed = False
@@ -63,7 +63,7 @@ class JobBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many ends are still to be written that no more jobs should begin. Approximate."""
+        """Whether so many ends are unwritten that no more jobs should begin. Approximate."""
         return self._closed or len(self._leases) >= _MOST_UNENDED
 
     @property
@@ -72,13 +72,13 @@ class JobBuffer:
         return len(self._waiting) <= self._refill_at
 
     def more_than(self, count: int) -> bool:
-        """Return whether there are more jobs than that. Approximate."""
+        """Return whether more than ``count`` jobs are held. Approximate."""
         return len(self._leases) > count
 
     def wait_for_room(self, timeout_s: float) -> None:
         """Wait until there is room, the buffer is closed, or the time is up."""
         with self._emptied:
-            # In this order: a thread whose job ends looks at the flag after it has made room.
+            # In this order: a thread whose job ends makes room before it looks at the flag.
             self._claimer_waits = True
             self._emptied.wait_for(lambda: self._closed or self._room() > 0, timeout_s)
             self._claimer_waits = False
@@ -100,7 +100,7 @@ class JobBuffer:
             return True
 
     def lease(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Record claimed jobs that run at once, in the chunk of another."""
+        """Record claimed jobs that run at once, in the chunk of another job."""
         with self._lock:
             self._leases.update(map(_ID_AND_LEASE, jobs))
 
@@ -117,7 +117,7 @@ class JobBuffer:
         return None
 
     def take_matching(self, matches: Callable[[ClaimedJob], bool], most: int) -> list[ClaimedJob]:
-        """Take up to ``most`` waiting jobs, wherever they are, to run with another."""
+        """Take up to ``most`` waiting jobs, from anywhere in the queue, to run in one chunk."""
         with self._emptied:
             taken = self._remove(matches, most)
             if self._claimer_waits and len(self._waiting) <= self._refill_at:
@@ -125,14 +125,14 @@ class JobBuffer:
         return taken
 
     def ran(self, thread: int, *, jobs: int = 1) -> None:
-        """Free a thread whose job ran, and record how long it took; ``jobs`` is how many ran in one chunk.
+        """Free a thread whose job ran, and record the duration; ``jobs`` is the number of jobs in the chunk.
 
         Their end is still to be written.
         """
         since, self._since[thread] = self._since[thread], None
         if since is not None:
             took_s, kept = (time.monotonic() - since) / jobs, 0.9**jobs
-            # Another thread's update at the same moment may be lost, which a mean can bear.
+            # Another thread's update at the same moment may be lost; a mean can bear that.
             self._mean_s = took_s if self._mean_s is None else kept * self._mean_s + (1 - kept) * took_s
         if self._claimer_waits and len(self._waiting) <= self._refill_at:
             with self._emptied:
@@ -157,9 +157,9 @@ class JobBuffer:
         return list(map(_ID_AND_LEASE, unstarted))
 
     def overdue(self) -> list[tuple[int, int]]:
-        """Remove the jobs that waited here for over a second behind longer ones; return their (id, lease).
+        """Remove the jobs that have waited here for over a second behind longer ones; return their (id, lease).
 
-        They were prefetched in the expectation of shorter jobs; another process may be idle.
+        They were prefetched because shorter jobs were expected; another process may be idle.
         """
         since = time.monotonic() - OVERDUE_S
         overdue: list[ClaimedJob] = []
@@ -171,7 +171,7 @@ class JobBuffer:
         return list(map(_ID_AND_LEASE, overdue))
 
     def withdraw(self, leases: Set[tuple[int, int]]) -> list[ClaimedJob]:
-        """Remove and return those of these (id, lease) that wait here; the caller is responsible for ending them."""
+        """Remove and return the waiting jobs with these (id, lease); the caller must end them."""
         with self._emptied:
             withdrawn = self._remove(lambda job: (job.id, job.lease) in leases)
             self._end_leases(withdrawn)
@@ -202,15 +202,15 @@ class JobBuffer:
         self._alarms[thread].acquire()
 
     def _wake(self, most: int) -> None:
-        """Wake threads, the lock held."""
+        """Wake up to ``most`` threads. The caller holds the lock."""
         for _ in range(min(most, len(self._sleeping))):
             self._alarms[self._sleeping.pop()].release()
 
     def _remove(self, is_wanted: Callable[[ClaimedJob], bool], most: int | None = None) -> list[ClaimedJob]:
-        """Remove waiting jobs, the lock held; the others keep their order, and threads that look meanwhile wait."""
+        """Remove waiting jobs, with the lock held; the others keep their order, and threads that look now wait."""
         removed: list[ClaimedJob] = []
         others: deque[tuple[ClaimedJob, float]] = deque()
-        with suppress(IndexError):  # there are no more
+        with suppress(IndexError):  # the deque is empty
             while len(removed) != most:
                 entry = self._waiting.popleft()
                 if is_wanted(entry[0]):

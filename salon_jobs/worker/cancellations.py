@@ -13,17 +13,17 @@ from salon_jobs.worker.ends import report_given_back
 
 
 class RunsJobs(Protocol):
-    """Thread or lane, which runs jobs."""
+    """Thread or coroutine runner, which runs jobs."""
 
     def cancel(self, job_id: int, lease: int) -> None:
-        """If it runs this job, let its handler see the cancellation, and interrupt it after the grace."""
+        """Show the cancellation to the handler of this job if it runs here, and interrupt it after the grace."""
 
 
 POLL_EVERY_S = 1.0
 
 
 class Cancellations:
-    """Poller for cancellation requests for jobs leased to this process: every second, and at once when notified.
+    """Poller for cancellation requests for this process's jobs: every second, and at once when notified.
 
     A job waiting in the buffer ends before it starts. A running handler can see the request, and is interrupted after
     the grace.
@@ -40,7 +40,7 @@ class Cancellations:
         self._poll_at = float("-inf")
 
     def poll(self) -> None:
-        """Poll if it is time to. Raises database errors."""
+        """Poll if it is due. Raises database errors."""
         now = time.monotonic()
         if now < self._poll_at:
             return
@@ -51,7 +51,7 @@ class Cancellations:
         for job_id, lease in requested:
             for runner in self._runners:
                 runner.cancel(job_id, lease)
-        # Giving back a job that had not started and whose cancellation was requested cancels it.
+        # Giving back an unstarted job with a cancellation request cancels it.
         jobs = self._jobs.withdraw(requested)
         given_back = self._leases.give_back([(job.id, job.lease) for job in jobs])
         report_given_back(given_back, "cancellation withdrawn", level=logging.INFO)

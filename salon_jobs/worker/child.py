@@ -34,17 +34,17 @@ from salon_jobs.worker.in_flight import IdleTable, InFlightTable
 from salon_jobs.worker.worker import Worker, WorkerOptions
 
 KIND: Final = "worker"
-# Exit status when a vital thread has died.
+# Exit status after a vital thread has died.
 DEAD_EXIT: Final = 70
 _REPORT_EVERY_S = 1.0
 _ORPHANED = 1
 _FLUSH_S = 2.0
-# After so long without progress in writing the ends of runs, a report names them.
+# Seconds without progress in writing the ends of runs after which a report names them.
 _NAMED_AFTER_S = 5.0
 
 
 class ControlChannel:
-    """One end of a socket pair. However a process dies, the other side's ``received`` ends."""
+    """One end of a socket pair. When the process at the other end dies, by whatever cause, ``received`` ends."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -59,7 +59,7 @@ class ControlChannel:
         """Yield incoming messages until the other side is gone. Not thread-safe."""
         with suppress(OSError), self._end.makefile("rb") as lines:
             for line in lines:
-                if line.endswith(b"\n"):  # otherwise it died while writing
+                if line.endswith(b"\n"):  # an incomplete line: it died while writing
                     yield json.loads(line)
 
     def close(self) -> None:
@@ -70,8 +70,8 @@ def run_child(descriptors: str) -> NoReturn:
     """Run a worker for the supervisor that started this process; main thread only. Never returns.
 
     ``descriptors`` are those of the channel, the in-flight table and the idle table, followed by this process's number
-    and how many there are. Exits with status 0 if it ended cleanly, whether or not it was asked to; the supervisor then
-    replaces it at once, unless it is stopping too.
+    and the number of processes. Exits with status 0 if it ended cleanly, asked to or not; the supervisor then replaces
+    it at once, unless it is stopping too.
     """
     channel_end, in_flight, idle, number, processes = map(int, descriptors.split(":"))
     for inherited in (channel_end, in_flight, idle):
@@ -124,7 +124,7 @@ class _Child:
         # Imported objects stay, so the garbage collector need not traverse them again (80,000 objects, 43 ms).
         gc.freeze()
         if registry.has_coroutines():
-            # Hundreds of runs that wait are no garbage; looking for it every 700 objects took half of the time.
+            # Hundreds of waiting runs are not garbage; a collection every 700 objects took half of the time.
             gc.set_threshold(max(gc.get_threshold()[0], 100 * options.async_concurrency), *gc.get_threshold()[1:])
         with vital():
             is_clean = worker.run()
@@ -134,13 +134,13 @@ class _Child:
         return is_clean
 
     def _die(self, thread: str, error: BaseException) -> None:
-        """Exit at once: nothing of this process can be relied on. The supervisor rescues its jobs and replaces it."""
+        """Exit at once: the state of this process is unreliable. The supervisor rescues its jobs and replaces it."""
         if (worker := self._worker) is not None:
             self._channel.send(facts=worker.facts(), unwritten=worker.finisher.unwritten_ids(), counted={"rows": []})
         exit_at_once(DEAD_EXIT)
 
     def _receive(self) -> None:
-        """Queue the supervisor's messages; without a supervisor, exit before others run our jobs again."""
+        """Queue the supervisor's messages; exit when it is gone, before other processes run our jobs again."""
         for message in self._channel.received():
             self._messages.put(message.get("start"))
         os._exit(_ORPHANED)

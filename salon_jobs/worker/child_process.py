@@ -39,7 +39,7 @@ from salon_jobs.worker.worker import WorkerOptions
 
 _CHUNK = 1 << 16
 _LONGEST = 1 << 20
-# How long lines are gathered, the most and the least: each look takes time from the workers.
+# Longest and shortest time to gather lines: each read takes time from the workers.
 _GATHER_S = (0.05, 0.005)
 _MUCH = 1 << 13
 
@@ -47,9 +47,9 @@ _MUCH = 1 << 13
 def relay_lines(source: int) -> None:
     """Copy a pipe to our standard output until it ends, completing a line cut off by the writer's death.
 
-    It looks 20 times a second, since a job now and then would wake it as often as its worker; and the more often the
-    more arrives, so that a full pipe does not stop the writer.
-    A log that cannot be written, for example because its reader is gone, is dropped: it must not block the child.
+    Reads 20 times a second when little is written, since a read per line would wake this process as often as its
+    worker; more often when more is written, so that a full pipe does not stop the writer. Drops a log that cannot be
+    written, for example because its reader is gone: it must not block the child.
     """
     rest, gather_s = b"", _GATHER_S[0]
     while chunk := os.read(source, _CHUNK):
@@ -58,7 +58,7 @@ def relay_lines(source: int) -> None:
             whole, newline, rest = whole + newline + rest, b"\n", b""
         if newline:
             _write(whole + newline)
-        # Bursts have pauses: it slows down later than it speeds up.
+        # Bursts have pauses: slow down later than speed up.
         gather_s = max(gather_s / 4, _GATHER_S[1]) if len(chunk) >= _MUCH else min(gather_s * 1.25, _GATHER_S[0])
         if len(chunk) < _CHUNK // 4:
             time.sleep(gather_s)
@@ -72,7 +72,7 @@ def _write(lines: bytes) -> None:
         if out is None:  # the caller of a command replaced it
             sys.stdout.write(lines.decode(errors="replace"))
             return
-        # One call on the binary buffer is never split by another thread's, nor by a line of our own handler.
+        # Other threads never split one call on the binary buffer, nor do lines of our own handler.
         out.write(lines)
         out.flush()
 
@@ -82,9 +82,10 @@ _LAST_LINES_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ChildPlan:
-    """What each child is started with. ``on_counted`` gets the counts that a child reports, on a thread per child.
+    """Command and memory that each child is started with.
 
-    ``idle`` is the descriptor of the memory in which each of the ``processes`` says whether it is idle.
+    ``on_counted`` gets the counts that a child reports, on a thread per child. ``idle`` is the descriptor of the memory
+    in which each of the ``processes`` records whether it is idle.
     """
 
     command: Sequence[str]
@@ -132,7 +133,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the operating system."""
+        """Process id in the operating system."""
         return self._process.pid
 
     @property
@@ -141,11 +142,11 @@ class ChildProcess:
 
     @property
     def silent_s(self) -> float:
-        """Age of its last report in seconds; it grows while a handler holds the GIL, which is not an error."""
+        """Age of its last report in seconds. Grows while a handler holds the GIL, which is not an error."""
         return time.monotonic() - self._reported_at
 
     def runs(self) -> list[InFlightRun]:
-        """Return what its threads run now, or were running when it died."""
+        """Return what its threads run now, or ran when it died."""
         return self._in_flight.shown()
 
     def start(self, process_id: int, *, using: str) -> None:
@@ -158,7 +159,7 @@ class ChildProcess:
         self._channel.send(stop=True)
 
     def kill(self) -> None:
-        """Kill it, and what its handlers started in its process group."""
+        """Kill it, and the processes that its handlers started in its process group."""
         with self._ending:
             if not self._has_ended:
                 self._kill_group()
@@ -166,11 +167,11 @@ class ChildProcess:
     def wait(self) -> int:
         """Wait until it has ended; return its exit status, or minus the number of the signal that killed it.
 
-        Then ends what its handlers have left running in its process group.
+        Then ends the processes that its handlers have left running in its process group.
         """
         if not self._has_ended:
             if hasattr(os, "waitid"):  # macOS has it from Python 3.13
-                # Not reaped yet, its number can be no other group's.
+                # Until it is reaped, no other group can have its number.
                 os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
             else:
                 self._process.wait()
@@ -210,13 +211,14 @@ def describe_end(status: int) -> str:
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
-# A child that lived no longer died "at once"; from the second such death in a row, its slot stays empty for a while.
+# A child that lived no longer than this died "at once"; after the second such death in a row, its slot stays empty for
+# a while.
 _YOUNG_S = 10.0
 _RESTART = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30), jitter=0.2)
 _BURST_TRIES = 3
 # How long the other runs of a child that must be killed may take to end.
 _DRAIN_S = 2.0
-# After the last of them leaves the table, its success still has to be written, with others, and logged.
+# After the last of these runs leaves the table, its success still has to be written, with others, and logged.
 _LAST_WRITES_S = 0.25
 # How long a child may be unable to write the ends of its runs while the database answers.
 _STUCK_S = 60.0
@@ -257,7 +259,8 @@ _NEXT: Final[dict[Life, tuple[Life, ...]]] = {
 class ChildSupervisor(Loop):
     """Loop that keeps one child alive until stopped; problems of another child never delay it.
 
-    A round is the life of one child. It begins to work once ``registered`` is set, when this process is registered.
+    A round is the life of one child. The child begins to work once ``registered`` is set, when this process is
+    registered.
     """
 
     def __init__(self, number: int, plan: ChildPlan, heartbeat: Heartbeat, registered: threading.Event) -> None:
@@ -267,7 +270,7 @@ class ChildSupervisor(Loop):
         self._heartbeat = heartbeat
         self._registered = registered
         self._life, self._moving = Life.WORKING, threading.Lock()
-        # When the present child was asked to stop for a late job, and when it came to its state (monotonic seconds).
+        # When the current child was asked to stop for a late job, and when its state began (monotonic seconds).
         self._draining_since = self._life_since = 0.0
         self._stuck_since: float | None = None
         self._lock_probe = Probe(self._ask_for_lock)
@@ -277,7 +280,7 @@ class ChildSupervisor(Loop):
 
     @property
     def lasting_early_deaths(self) -> int:
-        """How many times in a row a child died at once; 0 once the present one has lived longer."""
+        """Number of times in a row that a child died at once; 0 once the current one has lived longer."""
         child = self.process
         return self.early_deaths if child is None or child.lived_s < _YOUNG_S else 0
 
@@ -320,7 +323,7 @@ class ChildSupervisor(Loop):
     def kill_if_stuck(self) -> None:
         """Kill a child that could not write an end for a minute in which the database answered.
 
-        Its last report says which jobs those are: it is unknown whether their effects stand, so they are charged.
+        Its last report names the jobs. They are charged, since it is unknown whether their effects stand.
         """
         child, now = self.process, time.monotonic()
         report = (child and child.report) or {}
@@ -337,7 +340,7 @@ class ChildSupervisor(Loop):
         return self._life in _KILLED
 
     def _move(self, child: ChildProcess, life: Life) -> bool:
-        """Go on to a state, unless the child has ended or another thread has killed it; return whether that is new."""
+        """Change the state, unless the child has ended or another thread has killed it; return whether it is new."""
         with self._moving:
             if child is not self.process or self._life in (life, *_KILLED):
                 return False
@@ -350,9 +353,9 @@ class ChildSupervisor(Loop):
         return bool(waits)
 
     def _waits_for_lock(self) -> bool:
-        """Return whether the child waits for a lock on our tables, such as a migration's, or that cannot be found out.
+        """Return whether the child waits for a lock on our tables, such as a migration's, or whether that is unknown.
 
-        What it waits for is written when the lock is free.
+        Its writes succeed when the lock is free.
         """
         try:
             return self._lock_probe.answer()
@@ -364,7 +367,7 @@ class ChildSupervisor(Loop):
         lived_s = 0.0
         try:
             end, lived_s = self._run_child()
-        except Exception as error:  # such as too many processes, which must not leave the slot empty
+        except Exception as error:  # such as too many processes; the slot must not stay empty
             logger.exception("a worker process could not be started, or its jobs not rescued")
             if (child := self.process) is not None:
                 self._heartbeat.drop(child.process_id)  # others rescue its jobs
@@ -387,7 +390,7 @@ class ChildSupervisor(Loop):
         return wait_s
 
     def _run_child(self) -> tuple[str | None, float]:
-        """Run one child to its end and rescue its jobs; return how it ended (None: cleanly) and how long it lived."""
+        """Run one child to its end and rescue its jobs; return how it ended (None: cleanly) and its age in seconds."""
         with self._moving:
             self._life, self._stuck_since = Life.WORKING, None
         child = self.process = ChildProcess(self._plan, self._number)
@@ -398,15 +401,15 @@ class ChildSupervisor(Loop):
             self.outage.wait_out(lambda: self._register(child), self.stopping.wait)
         status, lived_s = child.wait(), child.lived_s
         self.process = None
-        # A handler can exit its process with status 0; a child that exits properly has no job running.
+        # A handler can exit its process with status 0; a child that exits properly has no running job.
         in_order = status == 0 and not child.runs()
-        # The rescue deals with a death nobody asked for; a child that had not begun to work has ended cleanly enough.
+        # The rescue handles an unexpected death; a child that had not begun to work has ended cleanly enough.
         self.is_clean = in_order or not self.stopping.is_set() or child.report is None
         died_early = not in_order and not self._was_killed and lived_s < _YOUNG_S
         self.early_deaths = self.early_deaths + 1 if died_early else 0
         if child.process_id:
             self._heartbeat.drop(child.process_id)
-            # While stopping, it is tried once: others rescue its jobs eventually.
+            # While stopping, rescue only once: other processes rescue its jobs eventually.
             self.outage.wait_out(lambda: self._sign_off(child, status, in_order=in_order), self.stopping.wait)
         child.close()
         return (None if in_order else describe_end(status)), lived_s

@@ -1,4 +1,4 @@
-"""Claims for chunks: more due jobs of the store and the task of one that is about to run."""
+"""Claims for chunks: more due jobs of the same store and task, for a chunk that begins."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from salon_jobs.worker.claim import claim_groups
 from salon_jobs.worker.group_scanner import ClaimGroup
 from salon_jobs.worker.quotas import Quota
 
-# How long a chunk, or the worker's sweep, waits for another thread's claim, so that a connection that hangs holds up
-# only its own thread.
+# How long a chunk, or the worker's sweep, waits for another thread's claim, so that a hanging connection holds up only
+# its own thread.
 PATIENCE_S = 1.0
 
 
 class ChunkClaimer:
     """Claimer of more jobs for a chunk that begins, on the thread that runs it. Thread-safe.
 
-    It holds its ``lock`` until the buffer knows the jobs it has claimed. It claims only jobs that no limit counts: only
-    the worker's own claims count, under a lock in the database.
+    It holds its ``lock`` until the buffer knows the jobs it has claimed. It claims no jobs under a limit: only the
+    worker's own claims count against limits, under a lock in the database.
     """
 
     def __init__(self, leases: Leases, jobs: JobBuffer, limits: Callable[[], Limits]) -> None:
@@ -41,8 +41,8 @@ class ChunkClaimer:
     def claim(self, last: ClaimedJob, room: int) -> list[ClaimedJob]:
         """Claim up to ``room`` due jobs of the claim group of ``last`` that come after it, for the same chunk.
 
-        Those that must run alone go to the buffer. Claims nothing if another thread's claim takes long. Raises database
-        errors.
+        Puts jobs that must run alone into the buffer. Claims nothing if another thread's claim takes long. Raises
+        database errors.
         """
         group = ClaimGroup(
             last.store_id or store_key().none, last.claim_group, last.queue, last.task, last.priority, None, due=True
@@ -71,7 +71,7 @@ class ChunkClaimer:
 def gather(
     task: TaskDeclaration, jobs: list[ClaimedJob], buffer: JobBuffer, claimer: ChunkClaimer | None, *, using: str
 ) -> None:
-    """Add to ``jobs``, of which there is one, those that run in one chunk with it: jobs that wait, then claimed ones.
+    """Add to ``jobs``, which has one job, the jobs to run with it in one chunk: first waiting ones, then claimed ones.
 
     If the database does not answer, the chunk runs without more.
     """
@@ -79,7 +79,7 @@ def gather(
     if not can_join_chunk(task, first):
         return
     most = task.chunk or 1
-    # UUIDs compare as numbers, since comparing two of them is a call. Each claim brings only a few of each store.
+    # UUIDs compare as numbers, since comparing two UUIDs is a call. Each claim brings only a few of each store.
     group, store = first.claim_group, getattr(first.store_id, "int", first.store_id)
 
     def matches(job: ClaimedJob) -> bool:

@@ -1,4 +1,4 @@
-"""Runs of the jobs that one handler takes at once: one, or a chunk of one store and task."""
+"""Runs of jobs that one handler takes together: one, or a chunk of one store and task."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from salon_jobs.worker.executor import why_expired
 def can_join_chunk(task: TaskDeclaration, job: ClaimedJob) -> bool:
     """Return whether the job may run together with others.
 
-    A job that failed, or was in a chunk that failed, runs alone, since it would make the others fail again. So does one
-    that waited too long, which ends without a run, and one whose payload is so large that its claim left it out.
+    A job that failed, alone or in a chunk, runs alone, since it would make the others fail again. So does a job that
+    waited too long, which ends without a run, and a job whose payload is too large for a claim to carry.
     """
     if task.chunk is None or job.attempts or job.alone or not job.payload:
         return False
@@ -36,7 +36,7 @@ def run_of(
     *,
     resets_session: bool = False,
 ) -> JobRun:
-    """Return the run of these jobs of a task; of several, if it has ``chunk``."""
+    """Return the run of these jobs of a task; a run of several jobs if the task has ``chunk``."""
     if task.chunk is None:
         [job] = jobs
         return JobRun(job, task, leases, connection, resets_session)
@@ -63,12 +63,12 @@ class ChunkRun(JobRun):
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """The number of jobs in the chunk."""
+        """The log field with the number of jobs in the chunk."""
         return {"chunk": self.size} if self.size > 1 else {}
 
     @property
     def duration_s(self) -> float:
-        """This job's share of the seconds that the handler has run."""
+        """This job's share of the handler's duration in seconds."""
         return self.ran_s / self.size
 
     def arguments(self) -> dict[str, Any]:
@@ -77,9 +77,9 @@ class ChunkRun(JobRun):
         return payload.join([JobRun.arguments(run) for run in self.runs])
 
     def returned(self, value: object) -> None:
-        """Keep the results of those jobs of the chunk whose result is kept.
+        """Keep the results of those jobs whose task keeps results.
 
-        Raises ResultInvalid unless there is one per job.
+        Raises ResultInvalid unless there is one result per job.
         """
         runs = self.runs
         if not any(run.keeps_result for run in runs):

@@ -1,4 +1,4 @@
-"""Claims of one process: in the order due, or fairly by claim groups where stores must share or limits apply."""
+"""Claims of one process: in order of due time; or by claim group, where stores must share or limits apply."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from salon_jobs.process.loop import Outage
 from salon_jobs.worker.group_scanner import ClaimFilter, ClaimGroup, ScanSchedule, group_of
 from salon_jobs.worker.quotas import Quota, choose, has_more, plan
 
-# Limits are loaded after a claim, so that a job that wakes an idle process need not wait; before it when twice as old.
+# Load limits after a claim, so that a job that wakes an idle process need not wait; before it when twice as old.
 _LOAD_LIMITS_EVERY_S: Final = 0.5
 # If two claims in due order take longer, they read past many dead rows, which claim groups avoid by a low-water mark. A
-# single one may have waited for a processor or the disk, and with groups a worker starts new jobs only after a scan.
+# single slow claim may have waited for a processor or the disk, and with groups a worker starts new jobs only after a
+# scan.
 _SLOW_S: Final = 0.05
-# When a limit is full, retry after 25 ms, doubling to 250 ms: nothing announces the end of another process's job. When
-# a job of this process ends, or when a rate allows the next job, retry at once, but after 25 ms at the earliest.
+# When a limit is full, retry after 25 ms, doubling to 250 ms: no wake-up announces the end of another process's job.
+# When a job of this process ends, or when a rate allows the next job, retry at once, but after 25 ms at the earliest.
 LIMIT_WAIT_S: Final = (0.025, 0.25)
 
 
 class Claim(NamedTuple):
-    """Claimed jobs in claim order, and in how many seconds to claim again; None: when woken, or at the next poll.
+    """Claimed jobs in claim order, and the seconds until the next claim; None: at a wake-up or the next poll.
 
     ``throttled``: a limit was full, so the end of a job may allow the next one.
     """
@@ -41,7 +42,7 @@ class Claim(NamedTuple):
     throttled: bool = False
 
     def merged_with(self, other: Claim) -> Claim:
-        """Return what this claim and that of the other source say together."""
+        """Merge with the claim of the other source."""
         waits_s = [claim.again_in_s for claim in (self, other) if claim.again_in_s is not None]
         return Claim([*self.jobs, *other.jobs], min(waits_s, default=None), self.throttled or other.throttled)
 
@@ -64,13 +65,13 @@ class Claimer:
         """Prepare to claim jobs of these tasks."""
         self._leases, self._tasks = leases, tasks
         self._queues = None if queues is None else list(queues)
-        # Excluded as paused queues are: by scanning claim groups.
+        # Tasks are excluded as paused queues are: by scanning claim groups.
         self._excluded = list(excluded)
         self._limits = Limits({})
         self._limits_loaded_at = float("-inf")
         self._scans = ScanSchedule(using=leases.using)
         self._is_fair = self._was_slow = False
-        # Whether the round of the stores with this number has yielded jobs, or found a limit full.
+        # Whether this round of the stores has yielded jobs, or found a limit full.
         self._round, self._fruitful, self._throttled = 0, False, False
         self._limit_wait_s = LIMIT_WAIT_S[0]
         self._refusals = Outage("claim", using=leases.using)
@@ -78,7 +79,7 @@ class Claimer:
     def claim(self, room: int, *, scans_again: bool = False) -> Claim:
         """Claim up to ``room`` jobs. Raises database errors.
 
-        With ``scans_again``, of those due now instead of at the last scan of claim groups.
+        ``scans_again`` claims what is due now, and not what was due at the last scan of claim groups.
         """
         began = time.monotonic()
         if scans_again:
@@ -117,7 +118,8 @@ class Claimer:
         if self._round != self._scans.round:
             self._round, self._fruitful, self._throttled = self._scans.round, False, False
         groups = [group for group in self._scans.groups if limits.allow(group.scopes)]
-        # The first may take what is left of a quota or a limit; shuffle, so that it is not always the same group.
+        # The first group may take the last slots of a quota or a limit; shuffle, so that another group is first each
+        # time.
         random.shuffle(groups)
         limited = {scope for group in groups for scope in limits.counted(group.scopes)}
         token_in_s = float("inf")
@@ -134,7 +136,7 @@ class Claimer:
         else:
             quotas = plan(groups, room, {}, lambda _: ())
             jobs = claim_groups(self._leases, quotas, room, self._scans.low_water) if quotas else []
-        # The jobs of a single group come in order, so the last one is enough.
+        # The jobs of a single group come in order, so its last job is enough.
         self._scans.raise_low_water(jobs if len(quotas) > 1 else jobs[-1:])
         self._fruitful |= bool(jobs)
         if jobs:
@@ -164,7 +166,7 @@ class Claimer:
     ) -> tuple[list[ClaimedJob], list[Quota], float]:
         """Claim within limited scopes; return also the quotas, and the seconds until a rate allows another job."""
         with transaction.atomic(using=self._leases.using):
-            # There may be any number of keys; lock only those of the groups chosen.
+            # There may be any number of keys; lock only those of the chosen groups.
             keys = {scope for scope in limited if scope.startswith("key:")}
             capacity, tokens = self._capacity(lock_scopes(limited - keys, using=self._leases.using) | keys)
             # A scope that is full, or locked by another process, takes no slot from claim groups that may run.
@@ -247,6 +249,6 @@ def claim_groups(leases: Leases, quotas: Sequence[Quota], room: int, low_water: 
 
 
 def lock_scopes(scopes: Iterable[str], *, using: str) -> set[str]:
-    """Lock these scopes for claiming until the transaction ends; return those not locked by others."""
+    """Lock these scopes for claiming until the transaction ends; skip those of others, and return the locked ones."""
     names = sorted(scopes)
     return {row[0] for row in run_raw("lock_scopes", {"scopes": names}, using=using)} if names else set()

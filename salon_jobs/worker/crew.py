@@ -1,4 +1,4 @@
-"""Threads and the loop that run the jobs of a worker, and write their ends."""
+"""Threads and event loop that run the jobs of a worker and write their ends."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from salon_jobs.worker.in_flight import InFlightTable
 from salon_jobs.worker.lane import CoroutineRunner
 from salon_jobs.worker.runner import Runner
 
-# How long a thread may take to end that has nothing to do.
+# How long an idle thread may take to end.
 _END_S: Final = 1.0
 
 
 class Crew:
-    """Runner threads, the lane of coroutines, the finisher, and the watcher of deadlines."""
+    """Runner threads, the coroutine runner, the finisher, and the deadline watcher."""
 
     def __init__(
         self,
@@ -70,18 +70,18 @@ class Crew:
 
     @property
     def ended_threads(self) -> int:
-        """How many runner threads have ended."""
+        """Number of runner threads that have ended."""
         return sum(runner.ended for runner in self._runners)
 
     def interrupt_all(self) -> None:
         """Interrupt all runs and requeue them; the attempts do not count."""
         for interrupt in (*(runner.interrupt_current for runner in self._runners), self.lane.interrupt_all):
-            # Cancelling a query talks to the database, which may not answer: one thread each, so that no runner waits
-            # for another.
+            # Cancelling a query talks to the database, which may not answer: use a thread for each, so that runners do
+            # not wait for one another.
             threading.Thread(target=interrupt, name="salon-jobs-interrupt", daemon=True).start()
 
     def end(self, *, is_idle: bool) -> None:
-        """End the threads; those that run a job are abandoned."""
+        """End the threads; abandon those that run a job."""
         self._abandon.set()
         if is_idle:
             for runner in self._runners:

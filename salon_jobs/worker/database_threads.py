@@ -37,23 +37,23 @@ from salon_jobs.tenancy.active import ActiveContext, detach_contexts
 from salon_jobs.worker.deadlines import CANCEL_S
 from salon_jobs.worker.forks import exit_if_forked
 
-# A cancel request that came between two queries is repeated after this time, in which the first would have worked.
+# Repeat a cancel request that came between two queries after this time; the first request would have worked by then.
 REPEAT_S = 0.1
 
 
 class DatabaseThreads:
-    """Up to ``most`` threads, each with connections of its own, that make what they are given in the order given."""
+    """Up to ``most`` threads, each with its own connections, that do the work submitted to them in order."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        # Waiting or being done.
+        # Works that wait or run.
         self._unfinished = 0
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have a thread do the work as soon as one is free; it raises nothing."""
+        """Queue work, which raises nothing, for the next free thread."""
         with self._lock:
             self._unfinished += 1
             self._work.put(work)
@@ -64,7 +64,7 @@ class DatabaseThreads:
                 self._threads.append(thread)
 
     def end(self, timeout_s: float) -> None:
-        """End the threads after the work that waits, and wait that long for each."""
+        """End the threads after the waiting work; wait up to ``timeout_s`` for each."""
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:
@@ -116,22 +116,22 @@ _NEXT: Final = {
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """Call that a coroutine has asked for: it waits, then it is the current one; or it is given up before."""
+    """A database call of a coroutine: waiting, then current; or given up before it began."""
 
     future: asyncio.Future[Any]
     function: Callable[[], Any]
-    # Whether the run was interrupted after it was asked for, so that its query may be cancelled.
+    # Whether the run was interrupted after this call was asked for, so that its query may be cancelled.
     is_interrupted: bool = False
-    # When its query was last to be cancelled (monotonic seconds).
+    # When cancelling its query was last tried (monotonic seconds).
     cancelled_at: float | None = None
 
 
 class RunCalls(Executor):
-    """Database calls of one coroutine: one at a time and in order, each on a pooled thread that is free then.
+    """Database calls of one coroutine: one at a time and in order, each on the next free pooled thread.
 
-    A run keeps its thread, and so its connection, while it is in the middle of something there, such as a transaction.
+    A run keeps its thread, and so its connection, while it has something open there, such as a transaction.
 
-    For coroutines alone: ``submit`` returns a future of the running loop, which that loop takes as it is.
+    For coroutines only: ``submit`` returns a future of the running loop, which that loop takes as it is.
     """
 
     def __init__(self, threads: DatabaseThreads, alias: str, on_turn: Callable[[BaseDatabaseWrapper], object]) -> None:
@@ -140,12 +140,12 @@ class RunCalls(Executor):
         self._lock = threading.Lock()
         self._turn = Turn.NONE
         self._asked: SimpleQueue[_Call] = SimpleQueue()
-        # Those that have not ended, and the one that runs.
+        # Calls that have not ended, and the current one.
         self._open: list[_Call] = []
         self._current: _Call | None = None
         self._is_ending = False
         self._left: asyncio.Future[Any] | None = None
-        # Held until the server knows of a cancel request: it hits no later call.
+        # Held until the server has received a cancel request: it cannot hit a later call.
         self._cancelling = threading.Lock()
         self._connection: BaseDatabaseWrapper | None = None
         #: open contexts of the run that hold no connection
@@ -158,7 +158,7 @@ class RunCalls(Executor):
 
     @property
     def keeps_thread(self) -> bool:
-        """Whether a thread waits for the next call of this run alone."""
+        """Whether a thread waits for the next call of this run only."""
         return self._turn is Turn.KEEPS
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -172,7 +172,7 @@ class RunCalls(Executor):
         return future
 
     def end(self) -> asyncio.Future[Any] | None:
-        """Give the thread back, if the run has one, whatever is open on it; return what says when that is done."""
+        """Give the thread back, if the run has one, whatever is open on it; return a future of that."""
         with self._lock:
             self._is_ending = True
             if self._turn is Turn.NONE:
@@ -190,17 +190,17 @@ class RunCalls(Executor):
         self._turn = moved(self._turn, turn, _NEXT)
 
     def may_cancel(self) -> None:
-        """Let ``cancel_query`` cancel the calls asked for so far; those after it may clean up, or write the end."""
+        """Let ``cancel_query`` cancel the calls asked for so far; later calls may clean up, or write the end."""
         with self._lock:
             for call in () if self._is_ending else self._open:
                 call.is_interrupted = True
 
     def cancel_query(self) -> bool:
-        """Cancel the current query if it may be. Return True once nothing is left to cancel; otherwise call again.
+        """Cancel the current query, if it may be. Return True once nothing is left to cancel; otherwise call again.
 
-        Something is left while a call that may be cancelled has not ended, was not given up before it began, and has
-        met no error: none of its queries may have begun, or the request came between two of them. Returns when the
-        server knows.
+        Call again while a call that may be cancelled has neither ended, nor been given up before it began, nor met an
+        error: its query may not have begun, or the request came between two queries. Returns when the server has
+        received the request.
         """
         with self._cancelling:
             if (call := self._current) is None:
@@ -232,7 +232,7 @@ class RunCalls(Executor):
         with self._lock:
             self._go_on_to(Turn.HAS)
         connection = connections[self._alias]
-        if connection.execute_wrappers:  # of no run
+        if connection.execute_wrappers:  # they belong to no run
             keep_wrappers(connection, connection.execute_wrappers)
         self._on_turn(connection)
         self._connection = connection
@@ -252,7 +252,7 @@ class RunCalls(Executor):
             _answer(left, left.set_result, None)
 
     def _make(self, call: _Call) -> None:
-        """Make one call, and see whether the run keeps the thread before anybody knows that it has ended."""
+        """Make one call, and decide whether the run keeps the thread before anyone learns that the call has ended."""
         future = call.future
         with self._cancelling:
             if future.cancelled():
@@ -267,7 +267,7 @@ class RunCalls(Executor):
             remember_connections()
         try:
             result = call.function()
-        except BaseException as error:  # it belongs to the coroutine that awaits the call
+        except BaseException as error:  # raised to the coroutine that awaits the call
             exit_if_forked(error)
             remember_connections()
             self._look(call)
@@ -276,7 +276,7 @@ class RunCalls(Executor):
             exit_if_forked()
             self._look(call)
             _answer(future, future.set_result, result)
-        # Of an error, the frames lead to this one, and the future to the error: all that they hold would stay.
+        # The frames of an error lead to this one, and the future to the error: a cycle would keep all that they hold.
         del future, call
 
     def _look(self, call: _Call) -> None:
@@ -292,7 +292,7 @@ class RunCalls(Executor):
             self._open.remove(call)
 
     def _leave(self) -> None:
-        """Leave the thread's connections as the next run may find them, whatever this one did."""
+        """Leave the thread's connections clean for the next run, whatever this one did."""
         if not self._is_ending:
             for connection in opened_connections():
                 self.contexts += detach_contexts(connection)
@@ -308,5 +308,5 @@ class RunCalls(Executor):
 
 def _answer(future: asyncio.Future[Any], end: Callable[[Any], None], value: Any) -> None:
     """End a future on its loop, unless it was cancelled."""
-    with suppress(RuntimeError):  # a loop of the handler's own that is closed
+    with suppress(RuntimeError):  # a loop that a handler created, now closed
         future.get_loop().call_soon_threadsafe(lambda: None if future.done() else end(value))

@@ -1,4 +1,4 @@
-"""Interruption of runs whose time is up or whose cancellation was requested."""
+"""Interruption of runs at their deadline or after a cancellation request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Watched:
     not_before: float = float("-inf")
 
     def due(self) -> float:
-        """Return when to check the run; infinity once it was interrupted."""
+        """Return when to check the run; infinity after its interruption."""
         interrupt_due = self.running.interrupt_due
         return float("inf") if interrupt_due is None else max(interrupt_due[0], self.not_before)
 
@@ -50,7 +50,7 @@ class DeadlineWatcher(Loop):
         self._nearest = float("inf")
 
     def watch(self, running: JobRun, interrupt: Interrupt) -> None:
-        """Interrupt this run when it is due, until ``forget``; call this again when its deadline moves closer."""
+        """Interrupt this run when it is due, until ``forget``; call this again when its deadline becomes earlier."""
         with self._lock:
             watched = self._watched[running.id, running.job.lease] = _Watched(running, interrupt)
             is_nearest = watched.due() < self._nearest
@@ -58,7 +58,7 @@ class DeadlineWatcher(Loop):
             self.wake()
 
     def begin(self, running: JobRun, interrupt: Interrupt, in_flight: InFlightTable, slot: int) -> None:
-        """Show that a run begins, and watch its timeout; it is killed with its process if it outlives that for long."""
+        """Publish that a run begins, and watch its timeout; its process is killed after the timeout and the grace."""
         timeouts, kill_at = running.declaration.timeouts, NEVER
         if timeouts is not None and (run_s := timeouts.run_s(running.waited_s)) is not None:
             running.times_out_at = running.started + run_s
@@ -79,8 +79,8 @@ class DeadlineWatcher(Loop):
                 watched.not_before = now + _AGAIN_S
             self._nearest = min((watched.due() for watched in self._watched.values()), default=float("inf"))
         for watched in due:
-            # Cancelling a query talks to the database, which may not answer: one thread each, so that no run waits for
-            # another.
+            # Cancelling a query talks to the database, which may not answer: use a thread for each, so that runs do not
+            # wait for one another.
             threading.Thread(target=self._interrupt, args=(watched,), name="salon-jobs-interrupt", daemon=True).start()
         return self._nearest - now
 

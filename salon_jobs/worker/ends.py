@@ -41,14 +41,14 @@ from salon_jobs.process.log_lines import log_batch
 from salon_jobs.signals import job_finished
 
 LONGEST_LOGGED: Final = 500
-# How long a job is left at least and at most, whose payload only another release knows.
+# How long to leave a job with a payload of another release, at least and at most.
 _LEFT_S: Final = (1.0, 60.0)
 
 
 def settle(running: JobRun, outcome: Outcome) -> Outcome:
     """Write the outcome under the fence, log it and send ``job_finished``; return what really happened.
 
-    Raises database errors, also when the job is held up (``is_held_up``); then call it again.
+    Raises database errors, also when another transaction holds up the job (``is_lock_timeout``); then call it again.
     """
     if isinstance(outcome, Succeeded):
         if outcome.finished or _finish(running):
@@ -60,7 +60,7 @@ def settle(running: JobRun, outcome: Outcome) -> Outcome:
     elif (state := _write(running, outcome)) is not None:
         announce(running, state, outcome.error if isinstance(outcome, (Errored, NotStarted)) else None)
         return outcome
-    # The row is not ours. Only a run that sent its end without a clear answer can have been committed: other rows are
+    # The row is not ours. Only a run that sent its end without a clear answer can have been committed: other rows have
     # gone for other reasons.
     is_committed = (
         not isinstance(outcome, Lost)
@@ -104,7 +104,7 @@ def _finish(running: JobRun) -> bool:
 
 
 def _write(running: JobRun, outcome: Outcome) -> JobState | None:
-    """Write and log any outcome but a success; return the job's state now, None if this run does not own the row."""
+    """Write and log any outcome but a success; return the job's state now, or None if this run does not own the row."""
     job, leases = running.job, running.leases
     match outcome:
         case Snoozed(delay=delay):
@@ -199,7 +199,7 @@ def _write(running: JobRun, outcome: Outcome) -> JobState | None:
 
 
 def _split(running: JobRun, outcome: Split) -> bool:
-    """Requeue the jobs of a chunk, which was rolled back; return False if none is ours."""
+    """Requeue the jobs of a chunk, which was rolled back; return False if none of them is ours."""
     error = outcome.error
     pairs = [(run.job.id, run.job.lease) for run in running.runs]
     ended = running.leases.requeue(pairs, delay=delay_of_release(running), alone=outcome.alone)
@@ -233,7 +233,7 @@ def _split(running: JobRun, outcome: Split) -> bool:
 
 
 def refused(running: JobRun, error: Exception) -> Errored:
-    """Return the final outcome of a run that succeeded, and whose end the database refuses to write."""
+    """Return the final outcome of a run that succeeded, but whose end the database refuses to write."""
     size = 0 if running.result is None else len(running.result.value.encode())
     what = f"keep its result of {size:,} bytes" if size else "record that it succeeded"
     refusal = EndRefused(
@@ -245,29 +245,29 @@ def refused(running: JobRun, error: Exception) -> Errored:
 
 
 def end_begun(job_id: int, lease: int, leases: Leases) -> None:
-    """Fail a job of a process whose only run has begun, and whose end nobody will write. Raises database errors."""
+    """Fail a job with ``max_attempts=1`` that began in a process that cannot write its end. Raises database errors."""
     if (job := leases.leased_job(job_id, lease)) is not None:
         running = JobRun(job, registry.get_declaration(job.task), leases, leases.connection)
         settle(running, not_repeated("the end of the run could not be written"))
 
 
 def delay_of_release(running: JobRun) -> timedelta | None:
-    """Return zero if the task has a wait timeout, which its run must not count towards; None keeps ``run_at``."""
+    """Return zero if the task has a wait timeout, since the run must not count towards it; None keeps ``run_at``."""
     timeouts = running.declaration.timeouts
     return timedelta(0) if timeouts is not None and timeouts.wait_timeout is not None else None
 
 
 def _delay_of_left(job: ClaimedJob) -> timedelta:
-    """Return how long to leave a job that another release knows: as long again as it has existed, within bounds.
+    """Return how long to leave a job that only another release knows: its age again, within bounds.
 
-    A new one soon meets a worker of that release, while a backlog of old ones costs little where there is none.
+    A new job soon meets a worker of that release; a backlog of old jobs costs little where there is none.
     """
     least_s, most_s = _LEFT_S
     return timedelta(seconds=min(most_s, max(least_s, time.time() - job.created_at_s)))
 
 
 def announce(running: JobRun, state: JobState | None, error: BaseException | None = None) -> None:
-    """Tell receivers, the task and those who await the job of an end that is written, whatever they raise."""
+    """Tell receivers, the task and waiting callers of a written end, whatever they raise."""
     if state is JobState.CANCELLED:
         with logging_errors("the log of job %s was not kept", running.id):
             running.leases.keep_logs([running])
@@ -282,9 +282,9 @@ def announce(running: JobRun, state: JobState | None, error: BaseException | Non
 
 
 def report_successes(runs: Sequence[JobRun], on_announced: Callable[[], None] = lambda: None) -> None:
-    """Log runs whose success is written, all in one write, and send ``job_finished`` for each.
+    """Log runs with a written success, in one write, and send ``job_finished`` for each.
 
-    ``on_announced`` is called after each run whose receivers were called.
+    Calls ``on_announced`` after the receivers of each run.
     """
     ended_runs.count(events.JOB_SUCCEEDED, runs)
     if awaited.until:
@@ -305,7 +305,7 @@ def identify(job: ClaimedJob | Ended) -> dict[str, Any]:
 
 
 def report_given_back(jobs: Sequence[Ended], reason: str, *, level: int = logging.WARNING) -> None:
-    """Log jobs that this process had claimed and has given back unstarted: queued again, or cancelled on request."""
+    """Log claimed jobs that this process gave back unstarted: queued again, or cancelled on request."""
     released = [job for job in jobs if job.state is JobState.QUEUED]
     log_batch(level, events.JOB_RELEASED, released, fields=lambda job: _unstarted(job, reason))
     for job in jobs:

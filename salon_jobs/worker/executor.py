@@ -1,8 +1,8 @@
 """Execution of a run, from its claim to its outcome.
 
 Each rule stands here once, for threads, coroutines, chunks and tests. ``execute`` calls the functions below one after
-the other on a thread; the lane of coroutines awaits the handler, and has a thread call what may wait for the database.
-As one generator, which its drivers answer, they would cost a small job 3 of its 45 µs.
+the other on a thread; the coroutine runner awaits the handler, and calls on a thread what may wait for the database. As
+a single generator, which its drivers answer, they would cost a small job 3 of its 45 µs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from salon_jobs.worker.async_handlers import run_coroutine
 from salon_jobs.worker.forks import exit_if_forked
 from salon_jobs.worker.store_transaction import refuse_vanished_store, store_transaction
 
-# What ``enter`` leaves for ``leave``.
+# State that ``enter`` keeps for ``leave``.
 Entered = tuple[Token[JobRun | None], Token[str | None] | None]
 # By whether the handler's own transaction finished the job.
 SUCCEEDED: Final = {finished: Succeeded(finished=finished) for finished in (False, True)}
@@ -85,16 +85,16 @@ def execute(run: JobRun) -> Outcome:
 
 
 def begin(run: JobRun) -> dict[str, Any] | Outcome:
-    """Return the handler's arguments, or how the run ends without it; ``begins_in_database`` says if it may wait."""
+    """Return the handler's arguments, or how the run ends without it; may wait if ``begins_in_database``."""
     task, job = run.declaration, run.job
     may_expire = job.expired or task.timeouts is not None
-    # Those of a chunk were in time when they joined it.
+    # The jobs of a chunk were in time when they joined it.
     if may_expire and len(run.runs) == 1 and (why := why_expired(task, job, run.waited_s)):
         return NotStarted(Expired(why))
     if not job.payload:
         try:
             job = run.job = run.leases.with_payload(job)
-        except Error:  # an outage, which the end of this run waits out
+        except Error:  # an outage; the end of this run waits until it is over
             return Released()
         if not job.payload:
             return Lost()
@@ -114,23 +114,23 @@ def begin(run: JobRun) -> dict[str, Any] | Outcome:
 
 
 def begins_in_database(run: JobRun) -> bool:
-    """Return whether ``begin`` talks to the database: for a large payload, and to record that an only run begins."""
+    """Return whether ``begin`` queries the database: for a large payload, or to record the only attempt of a job."""
     return run.declaration.at_most_once or not run.job.payload
 
 
 def enter(run: JobRun) -> Entered:
-    """Make the run the current one of this context, and that of a system task one without a store, until ``leave``."""
+    """Make the run the current one of this context, until ``leave``; mark a system task as running without a store."""
     as_system = system_task.set(run.job.task) if run.job.store_id is None else None
     return current_run.set(run), as_system
 
 
 def start(run: JobRun) -> None:
-    """Call the receivers of ``job_started``; look whether the store of a handler without a transaction is there.
+    """Call the receivers of ``job_started``; look up the store of a handler without a transaction.
 
-    ``starts_in_database`` says whether it may wait. Raises Discard.
+    ``starts_in_database`` tells whether this may wait. Raises Discard.
     """
     if job_started.receivers:
-        as_handler = system_task.set(None)  # only the handler of a system task may be of no store
+        as_handler = system_task.set(None)  # only the handler of a system task may run without a store
         for each in run.runs:
             job_started.send_robust(run.declaration, job=CurrentJob(each))
         system_task.reset(as_handler)
@@ -140,24 +140,24 @@ def start(run: JobRun) -> None:
 
 
 def starts_in_database(run: JobRun) -> bool:
-    """Return whether ``start`` talks to the database, or calls receivers, which may."""
+    """Return whether ``start`` queries the database, or calls receivers, which may."""
     return bool(job_started.receivers) or (run.job.store_id is not None and not is_atomic(run))
 
 
 def is_atomic(run: JobRun) -> bool:
-    """Return whether the handler has one transaction as its store, which also finishes the run."""
+    """Return whether the handler runs in one transaction as its store, which also finishes the run."""
     task = run.declaration
     return task.is_store_task and task.atomic
 
 
 def keep_result(run: JobRun, value: object) -> None:
-    """Keep what the handler returned, unless it comes too late, after ``current_job().finish()``."""
+    """Keep the return value of the handler, unless it comes too late, after ``current_job().finish()``."""
     if not run.finished:
         run.returned(value)
 
 
 def leave(run: JobRun, entered: Entered) -> None:
-    """End what ``enter`` began."""
+    """Undo ``enter``."""
     if run.extensions:
         run.close_extensions()
     before, as_system = entered
@@ -167,20 +167,20 @@ def leave(run: JobRun, entered: Entered) -> None:
 
 
 def why_expired(task: TaskDeclaration, job: ClaimedJob, waited_s: float) -> str | None:
-    """Return why a job does not begin that has waited for so many seconds; None if it may."""
+    """Return why a job must not begin after waiting for so many seconds; None if it may."""
     if job.expired:
         return "claimed after expires_at"
     return None if task.timeouts is None else task.timeouts.expiry(waited_s)
 
 
 def outcome_of(run: JobRun, error: BaseException) -> Outcome:
-    """Return how a run ends that raised this error, or met it at its end; an interrupt takes precedence.
+    """Return how a run ends that raised this error, from its handler or at its end; an interrupt takes precedence.
 
-    It talks to the database if ``asks_server``.
+    Queries the database if ``asks_server``.
     """
     break_cycles(error)
     met_read_only = asks_server(run, error) and _leads_to_read_only_server(run)
-    if len(run.runs) > 1:  # by a fault of their own, the jobs of a chunk then run alone
+    if len(run.runs) > 1:  # then each job of the chunk runs alone and fails by its own fault only
         return Split(error, alone=isinstance(_ended_by(run, error, met_read_only=met_read_only), Errored))
     at_most_once = run.declaration.at_most_once
     match error:
@@ -197,7 +197,7 @@ def outcome_of(run: JobRun, error: BaseException) -> Outcome:
 
 
 def asks_server(run: JobRun, error: BaseException) -> bool:
-    """Return whether the outcome depends on the server's answer: is it read-only, as in a failover?"""
+    """Return whether the outcome depends on whether the server is read-only, as in a failover."""
     return run.interrupted_by is None and failed_read_only(error)
 
 
@@ -210,7 +210,7 @@ def _ended_by(run: JobRun, error: BaseException, *, met_read_only: bool) -> Outc
             return Cancelled(CANCELLED, CANCELLED)
         return _released(run, "the run was interrupted when its process stopped")
     took_s = time.monotonic() - run.started
-    # Of a handler that caught it and went on, the error says so.
+    # If the handler caught the interrupt and continued, the error says so.
     went_on = f": {error}" if isinstance(error, TimedOut) and error.args else ""
     timed_out = TimedOut(f"timed out after {in_seconds(took_s)}{went_on}").with_traceback(error.__traceback__)
     timed_out.__cause__ = None if isinstance(error, TimedOut) else error
@@ -218,12 +218,12 @@ def _ended_by(run: JobRun, error: BaseException, *, met_read_only: bool) -> Outc
 
 
 def _released(run: JobRun, why: str) -> Released | Errored:
-    """Return the outcome of a run that was cut short through no fault of its own."""
+    """Return the outcome of a run that the worker interrupted."""
     return not_repeated(why) if run.declaration.at_most_once else Released()
 
 
 def _leads_to_read_only_server(run: JobRun) -> bool:
-    """Ask whether the connection of a run that failed leads to a read-only server, as in a failover.
+    """Ask whether the connection of a failed run leads to a read-only server, as in a failover.
 
     A handler that begins READ ONLY transactions gets the same error by its own fault.
     """
@@ -232,7 +232,7 @@ def _leads_to_read_only_server(run: JobRun) -> bool:
     try:
         return refuses_writes(run.connection)
     except Error:
-        return True  # it is gone in the meantime
+        return True  # the connection was lost in the meantime
 
 
 def _call_handler(arguments: dict[str, Any], run: JobRun) -> Any:

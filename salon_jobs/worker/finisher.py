@@ -1,4 +1,4 @@
-"""Record how runs ended: successes in batches, by one statement and one write to the log; all others one by one."""
+"""Record how runs ended: successes in batches, by one statement and one log write; everything else one at a time."""
 
 from __future__ import annotations
 
@@ -29,30 +29,31 @@ from salon_jobs.process.loop import Loop, Outage
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.ends import identify, refused, report_successes, settle
 
-# How long the first success of a batch waits for others, if the process has other jobs; then up to _BATCH go in one
+# How long the first success of a batch waits for others, if the process has other jobs; then up to _BATCH share one
 # statement.
 _GATHER_S = 0.005
 # Runs that are already finished and only need logging wait longer: a batch costs more than one line in it.
 _LOG_EVERY_S = 0.05
 _BATCH = 1000
-# An end that another transaction holds up is tried again this often, and so many in one go: each takes a millisecond.
+# An end that another transaction holds up is tried again this often, this many at a time: each takes a millisecond.
 _HELD_EVERY_S = 1.0
 _HELD_AT_ONCE = 100
-# Characters of results and payloads in memory whose ends are not written. What is small is bounded by its number.
+# Characters of results and payloads in memory with unwritten ends. Small ones are limited by their number.
 MOST_KEPT: Final = 64_000_000
 _SMALL: Final = 16_000
 _LOOK_AGAIN_S: Final = 0.2
-# Errors of a result that the database cannot keep: JSON that jsonb refuses, or another result's public id; ...
+# Errors of a result that the database cannot keep: JSON that jsonb refuses, or the public id of another result; ...
 _REFUSALS: Final = (DataError, IntegrityError)
 # ... of a statement that is too much for the server, for the protocol or for our memory, ...
 _TOO_MUCH: Final = (errors.ProgramLimitExceeded, errors.OutOfMemory, errors.InternalError_, MemoryError)
-# ... and SQLSTATEs that say nothing about what is written: connections, read-only servers, locks, a full disk, rights.
+# ... and SQLSTATEs that do not concern the data: connections, read-only servers, locks, a full disk, rights.
 _OUTAGES: Final = ("08", "25", "40", "42", "53100", "53300", "55", "57P", "58")
-# What a statement lacks for its size, or because others have it: locks that outlast statement_timeout, or memory.
+# Resources that a statement lacks for its size, or because others have them: locks beyond statement_timeout, memory.
 _TIMEOUT, _RESOURCES = "57014", "53"
-# After these a statement has waited, for a lock on the whole table most likely: any other process would wait as well.
+# Before these errors a statement has waited, most likely for a lock on the whole table: any other process would wait
+# too.
 _WAITED: Final = ("55P03", _TIMEOUT)
-# Any other error counts as a refusal once it has come back so often, each time from a database that answers.
+# Any other error counts as a refusal after so many repetitions, each from a database that answers.
 _TRIES: Final = 3
 
 
@@ -77,17 +78,17 @@ class WriteVerdict(Enum):
 
 @dataclass(slots=True)
 class _Part:
-    """Runs whose ends are written together, and how often the server has refused them."""
+    """Runs with ends to write together, and how often the server has refused them."""
 
     runs: list[JobRun]
-    # How often an error that may have another reason must come back until the part is split.
+    # How often an error that may have another cause must come back until the part is split.
     tries: int = _TRIES
     refusals: int = 0
-    # What is written instead of the success of one run.
+    # The failure to write instead of the success of one run.
     failure: Outcome | None = None
 
     def verdict(self, error: Exception, answers: Callable[[], bool]) -> WriteVerdict:
-        """Return what to do after this error; ``answers`` tells whether the database does."""
+        """Return what to do after this error; ``answers`` tells whether the database answers."""
         is_alone = len(self.runs) == 1
         if not (_sqlstate(error).startswith(_OUTAGES) or (is_alone and self._lacks(error))) and answers():
             self.refusals += 1
@@ -105,9 +106,9 @@ class _Part:
         return _Part(self.runs[half:], tries=1), _Part(self.runs[:half], tries=1)
 
     def _lacks(self, error: Exception) -> bool:
-        """Return whether one end met a server without time or resources, which is no fault of an end of this size.
+        """Return whether a single end met a server without time or resources; an end of this size is not the cause.
 
-        The end of a run without a result, and a failure, are as small as ends can be.
+        The end of a run without a result, and a failure, are the smallest ends.
         """
         [running] = self.runs
         is_least = self.failure is not None or running.result is None
@@ -117,10 +118,10 @@ class _Part:
 
 
 class Finisher(Loop):
-    """Ends of a process's runs: successes, written by this loop in batches, and all others, by the threads that ran.
+    """Writer of the ends of a process's runs: this loop writes successes in batches; runner threads write the others.
 
-    ``jobs`` forgets every job whose end is written or whose lease is lost. Until then a job without a transaction stays
-    ours; a crash in between repeats it, as always for such jobs.
+    ``jobs`` forgets every job with a written end or a lost lease. Until then a job without a transaction stays ours; a
+    crash in between repeats it, as always for such jobs.
     """
 
     def __init__(
@@ -134,47 +135,48 @@ class Finisher(Loop):
     ) -> None:
         """Prepare; once ``abandon`` is set, nothing more is written.
 
-        ``most_per_statement`` and ``most_kept`` are characters of results; a larger one goes, and waits, alone.
+        ``most_per_statement`` and ``most_kept`` are characters of results; a larger result is written, and waits,
+        alone.
         """
         super().__init__("finisher", using=leases.using)
         self._leases = leases
         self._jobs = jobs
         self._abandon = abandon
         self._urgent = threading.Event()
-        # Somebody waits for the end of one of them.
+        # Whether a caller waits for one of these ends.
         self._is_awaited = threading.Event()
         self._ended: deque[JobRun] = deque()
         self._held_up: deque[tuple[JobRun, Outcome]] = deque()
         self._try_held_up_at = float("inf")
-        # What is not written yet of the current batch.
+        # The part of the current batch that is not yet written.
         self._parts: list[_Part] = []
         self._progressed_at = time.monotonic()
         self._most_per_statement, self._most_kept = most_per_statement, most_kept
 
     @property
     def behind_s(self) -> float:
-        """How long the oldest success has been waiting to be written, in seconds; 0 if none is."""
+        """Seconds that the oldest success has waited to be written; 0 if none waits."""
         now = time.monotonic()
         return max((now - (run.ended or now) for run in (*self._of_batch(), *self._ended.copy())), default=0.0)
 
     @property
     def stuck_s(self) -> float:
-        """How long no success was written, nor a receiver told, although some wait; 0 if none does.
+        """Seconds since the last write of a success or call of a receiver while successes are pending; 0 if none is.
 
-        One whose row or table is locked by others does not count.
+        Successes whose row or table others have locked do not count.
         """
         return min(self.behind_s, time.monotonic() - self._progressed_at)
 
     def unwritten_ids(self) -> list[int]:
-        """Return the jobs whose end is not written, and perhaps some of those of the current batch whose end is."""
+        """Return the jobs without a written end, and perhaps some of the current batch that have one."""
         return [run.id for run in self._unwritten()]
 
     def end(self, running: JobRun, outcome: Outcome) -> None:
         """Write the end of a run, on its thread, waiting out any outage: until then the job is ours, and runs once.
 
-        A success is written later, or only reported if its own transaction has written it; this waits while the results
-        and payloads of other runs whose end is not written leave no room. An outcome that can never be written becomes
-        an error of the job, such as a Snooze beyond the calendar.
+        A success is written later, or only reported if its own transaction has written it; this call waits while the
+        results and payloads of runs with unwritten ends leave no room. An outcome that can never be written, such as a
+        Snooze beyond the calendar, becomes an error of the job.
         """
         if isinstance(outcome, Succeeded):
             size = sum(map(size_of, running.runs))
@@ -203,7 +205,7 @@ class Finisher(Loop):
                         break
                     tidy_connections()
                 elif isinstance(outcome, Errored):
-                    # Not even the error can be recorded; counting the attempt keeps the job from returning for ever.
+                    # Not even the error can be recorded; counting the attempt keeps the job from returning forever.
                     self._leases.fail(
                         running.job,
                         report(error),
@@ -222,7 +224,7 @@ class Finisher(Loop):
         self._jobs.forget([run.job for run in running.runs])
 
     def hurry(self) -> None:
-        """Write at once if somebody has just begun to wait for one of the ends."""
+        """Write at once if a caller has just begun to wait for one of the ends."""
         if self._ended and awaited.holds(run.id for run in self._ended.copy()):
             self._is_awaited.set()
 
@@ -236,7 +238,7 @@ class Finisher(Loop):
             self._write_all(is_tidy=True)
         if time.monotonic() >= self._try_held_up_at:
             self._settle_held_up()
-        # What is locked is tried again in the next round, which waits for others, or a while.
+        # Locked rows are tried again in the next round, which waits for others, or a while.
         return 0.0 if self._ended else max(0.0, self._try_held_up_at - time.monotonic())
 
     def finish(self) -> bool:
@@ -253,9 +255,9 @@ class Finisher(Loop):
             is_tidy = False  # receivers were called
 
     def _write(self, batch: list[JobRun], *, is_tidy: bool) -> None:
-        """Write one batch, waiting out any outage; of what the server refuses, write the halves.
+        """Write one batch, waiting out any outage; split what the server refuses, and write the halves.
 
-        So the one run that it refuses is found, and fails. ``is_tidy``: the loop has just tidied the connections.
+        So the single refused run is found, and fails. ``is_tidy``: the loop has just tidied the connections.
         """
         parts = self._parts = [_Part(batch)]
         try:
@@ -299,7 +301,7 @@ class Finisher(Loop):
         self._parts = []
 
     def _write_once(self, part: list[JobRun]) -> None:
-        """Write and report what can be written, and remove it from the part; keep what is locked for the next round."""
+        """Write and report what can be written, and remove it from the part; keep locked rows for the next round."""
         self._report_written(part)
         plain = [running for running in part if running.result is None]
         for runs in (*([plain] if plain else ()), *in_statements(part, self._most_per_statement)):
@@ -308,19 +310,19 @@ class Finisher(Loop):
                 running.is_written = running.job.fence in fences
             self._report_written(part)
         if part and not self.stopping.is_set():
-            # A row that another transaction has locked, such as one that cancels the job, holds up only that job.
+            # A row that another transaction has locked, for example to cancel the job, holds up only that job.
             locked = self._leases.owned([running.job for running in part])
             self._ended.extend(running for running in part if running.job.fence in locked)
             part[:] = [running for running in part if running.job.fence not in locked]
         while part:
-            # Either an earlier attempt finished it and the answer was lost, or it is no longer ours: this finds out. In
-            # the last round it also waits for locked rows.
+            # Either an earlier attempt finished it and the answer was lost, or it is no longer ours: settling finds
+            # out. In the last round it also waits for locked rows.
             settle(part[-1], Succeeded(finished=False))
             self._jobs.forget([part.pop().job])
             self._progressed()
 
     def _report_written(self, part: list[JobRun]) -> None:
-        """Remove from the part what is written, and report it."""
+        """Remove the written runs from the part, and report them."""
         written = [running for running in part if running.is_written]
         if written:
             part[:] = [running for running in part if not running.is_written]
@@ -329,7 +331,7 @@ class Finisher(Loop):
             report_successes(written, self._progressed)
 
     def _settle(self, running: JobRun, outcome: Outcome) -> None:
-        """Write an end; if another transaction holds it up, by the row or by the job's key, try it until it is written.
+        """Write an end; if another transaction holds it up, by the row or by the job's key, try until it is written.
 
         Until then the job stays ours; if the process stops first, others rescue it. Raises other database errors.
         """
@@ -347,7 +349,7 @@ class Finisher(Loop):
             self._jobs.forget([run.job for run in running.runs])
 
     def _settle_held_up(self) -> None:
-        """Write some of the ends that nothing holds up any more."""
+        """Write some of the ends that are no longer held up."""
         first = [self._held_up.popleft() for _ in range(min(len(self._held_up), _HELD_AT_ONCE))]
         free: set[int] = set()
         try:
@@ -369,7 +371,7 @@ class Finisher(Loop):
             self._try_held_up_at = time.monotonic() + _HELD_EVERY_S if self._held_up else float("inf")
 
     def _answers(self) -> bool:
-        """Return whether the database answers: then an error that repeats is no outage."""
+        """Return whether the database answers: if it does, an error that repeats is no outage."""
         try:
             tidy_connections()
             statements.ping(using=self.using)
@@ -389,7 +391,7 @@ class Finisher(Loop):
 
 
 def size_of(running: JobRun) -> int:
-    """Return how many characters a run keeps in memory until its end is written; 0 if that is little."""
+    """Return how many characters a run keeps in memory until its end is written; 0 for a few."""
     size = len(running.job.payload) + (0 if running.result is None else len(running.result.value))
     return size if size > _SMALL else 0
 

@@ -1,6 +1,6 @@
-"""Copies of a worker process, which a handler makes with ``os.fork``: they never go on as a second worker.
+"""Guard against copies of a worker process, made with ``os.fork`` by a handler, that continue as a second worker.
 
-A copy has the sockets of this process: what it wrote on them, even a farewell, would reach the server as ours.
+A copy has the sockets of this process: the server would take what the copy writes, even a farewell, for ours.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from psycopg import Connection, Error
 from salon_jobs.core.events import logger
 
 _opened: Final[WeakSet[Connection[Any]]] = WeakSet()
-# So that none of them is collected, with a warning.
+# Keeps them from being collected, which would warn.
 _inherited: Final[list[Connection[Any]]] = []
 _is_copy = False
 
 
 def guard_copies() -> None:
-    """Have every process forked from now on give up our connections, and end where a handler returns."""
+    """Make every process forked from now on give up our connections, and end where a handler returns."""
     connection_created.connect(_remember, dispatch_uid="salon_jobs.forks")
     os.register_at_fork(before=_flush, after_in_child=_become_copy)
 
@@ -54,13 +54,13 @@ def _become_copy() -> None:
         with suppress(Error, OSError):  # closed already
             os.dup2(nowhere, raw.pgconn.socket, inheritable=False)
     os.close(nowhere)
-    # Its own code may use the database, on connections of its own.
+    # The copy's own code may use the database, on its own connections.
     for connection in connections.all(initialized_only=True):
         connection.connection = None
 
 
 def _flush() -> None:
-    # What is buffered while it forks would be written twice.
+    # The buffered output would be written twice after the fork.
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # a handler may have closed or replaced them
             stream.flush()

@@ -1,4 +1,4 @@
-"""Claim groups, scanned store by store, and when."""
+"""Scanner of claim groups, store by store, and its schedule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SCAN_S: Final = 0.02
 
 
 class ClaimGroup(NamedTuple):
-    """One claim group, in the column order of ``list_groups.sql``; ``store`` is the key of none for system tasks.
+    """A claim group, in the column order of ``list_groups.sql``; ``store`` is the key of no store for system tasks.
 
     ``first_us`` and ``first_id`` are the instant (microseconds since 1970) and id of its first job when scanned.
     """
@@ -53,7 +53,7 @@ class ClaimGroup(NamedTuple):
 
     @property
     def prefix(self) -> tuple[StoreId, int]:
-        """What it shares with the claim groups that differ only in their keys."""
+        """The columns that it shares with the claim groups that differ only in their keys."""
         return self.store, self.number >> 32
 
     @property
@@ -63,7 +63,7 @@ class ClaimGroup(NamedTuple):
 
 
 class ClaimFilter(NamedTuple):
-    """What a process may run now: these tasks and queues (None: all), except what is paused."""
+    """What a process may run now: these tasks and queues (None: all), without the paused ones."""
 
     tasks: list[str]
     queues: list[str] | None = None
@@ -72,7 +72,7 @@ class ClaimFilter(NamedTuple):
 
 
 class ScanPage(NamedTuple):
-    """Claim groups listed by one query, how many stores it covers, and the last of them."""
+    """Claim groups listed by one query, the number of stores it covers, and the last group."""
 
     groups: list[ClaimGroup]
     stores: int
@@ -131,7 +131,7 @@ class GroupScanner:
         """
         began = time.monotonic()
         due: dict[tuple[StoreId, int], ClaimGroup] = {}
-        # If a store is crowded, every other scan begins at a random point of its groups, so that none waits forever.
+        # If a store is crowded, begin every other scan at a random point of its groups, so that none waits forever.
         prefix, key = FIRST_PREFIX, 0
         if inside := self._is_crowded:
             prefix, key = random.randrange(-(2**31), 2**31), random.randrange(2**32)  # noqa: S311 - no secret
@@ -157,7 +157,7 @@ class GroupScanner:
 
 
 class ScanSchedule:
-    """When a process scans the claim groups again, and what the last scan found. Not thread-safe.
+    """Schedule of the scans of claim groups of one process, with the result of the last scan. Not thread-safe.
 
     Each group is read from after the job last claimed from it, its low-water mark, and not past dead rows again.
     """
@@ -168,7 +168,7 @@ class ScanSchedule:
         self._scan_at = float("-inf")
         self._last_took_s = 0.0
         self._background: Future[Scan] | None = None
-        #: number of the round of all stores that goes on
+        # #: number of the current round of all stores
         self.round = 0
         #: instant (microseconds since 1970) and id of the job last claimed, by claim group
         self.low_water: dict[tuple[StoreId, int], tuple[int, int]] = {}
@@ -180,11 +180,11 @@ class ScanSchedule:
 
     @property
     def is_slow(self) -> bool:
-        """Whether dead rows make scans slow, one after the other, and would make a claim in due order slow too."""
+        """Whether dead rows make scans slow, one after the other; they would slow a claim in due order, too."""
         return 10 * min(self._scan.took_s, self._last_took_s) > _SCAN_EVERY_S[0]
 
     def refresh(self, runnable: Callable[[], ClaimFilter], *, new_round: bool) -> bool:
-        """Scan again if it is time to, in the background if that is slow; return whether the scan is new.
+        """Scan again if it is due, in the background if scans are slow; return whether the scan is new.
 
         ``new_round`` begins another round of the stores, as the end of the last one does. Raises database errors.
         """
@@ -204,14 +204,14 @@ class ScanSchedule:
         return True
 
     def discard(self) -> None:
-        """Have the next refresh see what is due now, not what an earlier scan found."""
+        """Make the next refresh see what is due now, and not what an earlier scan found."""
         if self._background is not None:
             self._use_background()
         self._scan_at = float("-inf")
         self._scan = self._scan._replace(took_s=0.0)
 
     def continue_round(self) -> float | None:
-        """Have the next refresh look at the next stores; return in how many seconds. None if the round is over."""
+        """Make the next refresh read the next stores; return in how many seconds. None if the round is over."""
         if self._background is not None:
             return _SCAN_EVERY_S[0]
         if not self._scan.complete:
@@ -225,8 +225,8 @@ class ScanSchedule:
         return max(0.0, self._scan_at - time.monotonic())
 
     def raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Have the next claim read each claim group from after the last of these jobs, which are in order."""
-        # Not keyed by UUIDs, whose hash is computed in Python.
+        """Make the next claim read each claim group from after the last of these jobs, which are in order."""
+        # Not keyed by UUIDs, which Python code hashes.
         last = {(getattr(job.store_id, "int", job.store_id), job.claim_group): job for job in jobs}
         for job in last.values():
             group = group_of(job)

@@ -1,4 +1,4 @@
-"""What each thread of a worker runs, and which of its processes are idle, in memory that the processes share."""
+"""The run of each thread of a worker, and the idle processes, in memory that the processes share."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _ID: Final = struct.Struct("=q")
 _KILL_AT: Final = struct.Struct("=d")
 _SLOT: Final = 32
 _INSTANT: Final = struct.Struct("=d")
-# An idle process says so at each poll, every second by default. After a longer silence, others answer wake-ups too.
+# An idle process records it at each poll, every second by default. After a longer silence, others answer wake-ups too.
 _IDLE_FOR_S: Final = 2.0
 NEVER: Final = float("inf")
 
 
 def shared_file(size: int) -> IO[bytes]:
-    """Return a file of so many zeros that processes can inherit and map.
+    """Return a file of ``size`` zeros that processes can inherit and map.
 
-    On Linux it is in memory alone: a container's file system may be read-only.
+    On Linux it is in memory only: a container's file system may be read-only.
     """
     if hasattr(os, "memfd_create"):
         file: IO[bytes] = os.fdopen(os.memfd_create("salon-jobs"), "r+b")
@@ -35,7 +35,7 @@ def shared_file(size: int) -> IO[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class InFlightRun:
-    """What one thread runs. Instants are ``time.monotonic()`` seconds, which all processes of a machine share."""
+    """A thread's current run. Instants are ``time.monotonic()`` seconds, which all processes of a machine share."""
 
     slot: int
     job_id: int
@@ -61,7 +61,7 @@ class InFlightTable:
         return slots * _SLOT
 
     def show(self, slot: int, job_id: int, lease: int, *, kill_at: float = NEVER) -> None:
-        """Record that the thread of this slot starts a job. The id is written last, which makes the slot valid."""
+        """Record that the thread of this slot starts a job. Writes the id last, which makes the slot valid."""
         at = slot * _SLOT
         _REST.pack_into(self._memory, at + 8, lease, time.monotonic(), kill_at)
         _ID.pack_into(self._memory, at, job_id)
@@ -74,7 +74,7 @@ class InFlightTable:
         _ID.pack_into(self._memory, slot * _SLOT, 0)
 
     def shown(self) -> list[InFlightRun]:
-        """Return what is running now, or was running when the process died."""
+        """Return the current runs, or those in progress when the process died."""
         ids = memoryview(self._memory)[: self.size(self._slots)].cast("q")[:: _SLOT // _ID.size]
         return [
             InFlightRun(slot, job_id, *_REST.unpack_from(self._memory, slot * _SLOT + _ID.size))
@@ -84,16 +84,17 @@ class InFlightTable:
 
 
 class IdleTable:
-    """One instant per process of a worker, in shared memory: when it last said that it is idle and receives wake-ups.
+    """One instant per process of a worker, in shared memory: when it last recorded that it is idle and listening.
 
-    A wake-up reaches all of them. The first idle one answers it, so that a job costs one claim instead of one each.
+    A wake-up reaches all of them. The first idle one answers it, so that a job costs one claim instead of one per
+    process.
     """
 
     def __init__(self, processes: int = 1, *, number: int = 0, fileno: int = -1) -> None:
         """Map ``fileno`` (at least ``size(processes)`` bytes), or memory of its own, for the process ``number``."""
         self._number = number
         self.processes = processes
-        #: whether this process receives wake-ups, for all it knew when it last waited for one
+        # #: whether this process received wake-ups when it last waited for one
         self.is_listening = False
         self._memory = mmap.mmap(fileno, self.size(processes))
 
@@ -112,6 +113,6 @@ class IdleTable:
 
     @property
     def another_answers(self) -> bool:
-        """Whether a process before this one is idle."""
+        """Whether a process with a lower number is idle."""
         since = time.monotonic() - _IDLE_FOR_S
         return any(_INSTANT.unpack_from(self._memory, at * _INSTANT.size)[0] > since for at in range(self._number))

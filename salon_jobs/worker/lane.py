@@ -1,4 +1,4 @@
-"""The lane of ``async def`` handlers: many runs at once that hold neither a thread nor a connection while they wait."""
+"""Runner of ``async def`` handlers: many runs at once that hold neither a thread nor a connection while they wait."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ from salon_jobs.worker.in_flight import InFlightTable
 
 R = TypeVar("R")
 
-# A run that waits longer for a thread is reported, with those that have them, and so often at most.
+# Report a run that waits longer for a thread, with the runs that have one, and at most this often.
 _LONG_WAIT_S: Final = 5.0
 _REPORT_EVERY_S: Final = 30.0
 _LOOK_EVERY_S: Final = 1.0
-# An interrupt waits this long for a loop that a handler keeps busy, or for a query that is about to be sent.
+# How long an interrupt waits for a loop that a handler keeps busy, or for a query that is about to be sent.
 _INTERRUPT_S: Final = 1.0
 
 
@@ -67,7 +67,7 @@ class AwaitingRun(JobRun):
 
     @property
     def may_hold_transaction(self) -> bool:
-        """Whether a thread waits for the run, in the middle of something."""
+        """Whether a thread waits for the run because something, such as a transaction, is open."""
         return self.calls.keeps_thread
 
     def as_store(self) -> AbstractContextManager[object]:
@@ -91,9 +91,9 @@ class _StoreOfCalls:
 
 
 class CoroutineRunner:
-    """Runs up to ``places`` coroutines at once on the process's event loop, and their database work on ``threads``.
+    """Runner of up to ``places`` coroutines on the process's event loop, with their database work on ``threads``.
 
-    Interrupts runs as a ``Runner`` interrupts its one.
+    Interrupts each run as a ``Runner`` interrupts its only one.
     """
 
     def __init__(
@@ -149,15 +149,15 @@ class CoroutineRunner:
         loop.call_soon_threadsafe(self._begin, loop, runs, context=Context())
 
     def interrupt_all(self) -> None:
-        """Interrupt every run, each of which is given back without counting the attempt."""
+        """Interrupt all runs and requeue them; the attempts do not count."""
         runs = [running for running in self._runs.copy().values() if self._cancel(running, Interrupted)]
         self._cancel_queries(runs)
 
     def interrupt(self, running: JobRun, kind: type[Interrupted]) -> bool:
         """Cancel a run's coroutine and its query; return False if it cannot be interrupted now.
 
-        Only a shutdown interrupts a second time. The query is one of those that the coroutine had asked for when it was
-        cancelled, even if it is sent just then; none with which it cleans up.
+        Only a shutdown interrupts a second time. Cancels a query that the coroutine asked for before its cancellation,
+        even one that is only being sent, but none with which it cleans up.
         """
         assert isinstance(running, AwaitingRun)  # noqa: S101 - it is watched for this lane
         if not self._cancel(running, kind):
@@ -186,7 +186,7 @@ class CoroutineRunner:
         return True
 
     def cancel(self, job_id: int, lease: int) -> None:
-        """If it runs here, let its handler see the cancellation, and interrupt it after the grace."""
+        """Show the cancellation to the handler of this job if it runs here, and interrupt it after the grace."""
         running = self._runs.get((job_id, lease))
         with self._ending:
             if running is None or running.is_over or running.cancelled():
@@ -196,7 +196,7 @@ class CoroutineRunner:
         log_event(logging.INFO, events.JOB_CANCEL_NOTICED, **identify(running.job))
 
     def report_waits(self) -> None:
-        """Log which run has waited for a database thread for seconds, and which have them, if any does."""
+        """Log which run has waited for a database thread for seconds, if any has, and which runs have one."""
         now = time.monotonic()
         if now < self._report_at:
             return
@@ -234,7 +234,7 @@ class CoroutineRunner:
     async def _run(self, running: AwaitingRun) -> None:
         try:
             with observing(running.start_trace()) if is_observed() else nullcontext():
-                # For its end, which is of no store, nor of a system task, and has no current job.
+                # For writing its end, without a store, a system task or a current job.
                 around = copy_context()
                 self._deadlines.begin(running, self.interrupt, self._in_flight, running.slot)
                 try:
@@ -249,7 +249,7 @@ class CoroutineRunner:
                     self._finisher.end(running, outcome)
                 else:
                     await _on_thread(running.calls, around.run, self._finisher.end, running, outcome)
-        except BaseException:  # its place would be missing from then on
+        except BaseException:  # else its place would stay occupied
             logger.exception("the end of job %s could not be written; it is given back", running.id)
             self._jobs.forget([running.job])  # a sweep gives it back
         running.forget_error()
@@ -259,7 +259,7 @@ class CoroutineRunner:
         self._on_room()
 
     async def _execute(self, running: AwaitingRun) -> Outcome:
-        """Lead a run through its life, on a thread where it may wait; return how it ended, once nothing of it runs."""
+        """Lead a run through its life, on a thread where it may wait; return how it ended, once its code stopped."""
         calls = running.calls
         begun = await _on_thread(calls, begin, running) if begins_in_database(running) else begin(running)
         if not isinstance(begun, dict):
@@ -292,15 +292,15 @@ class CoroutineRunner:
             run.cancel()
 
         running.cancel_coroutine = partial(loop.call_soon_threadsafe, cancel)
-        if running.interrupted_by is not None:  # just before
+        if running.interrupted_by is not None:  # just before the handler began
             run.cancel()
         return (await run.ended()).result()
 
 
 async def _in_context(calls: RunCalls, function: Callable[[], object]) -> None:
-    """Call a function on one of the threads in the task's context, with the variables that it sets.
+    """Call a function on one of the threads in the task's context, and keep the variables that it sets.
 
-    As on a thread of its own, what a receiver leaves in the context is the handler's.
+    As with a thread per run, the handler sees what a receiver leaves in the context.
     """
     context = copy_context()
     try:
@@ -312,7 +312,7 @@ async def _in_context(calls: RunCalls, function: Callable[[], object]) -> None:
 
 
 async def _on_thread(calls: RunCalls, function: Callable[..., R], *arguments: Any, **named: Any) -> R:
-    """Call a function on one of the threads, to its end, even if the task is cancelled meanwhile."""
+    """Call a function on one of the threads, to its end, even if the task is cancelled in the meantime."""
     future: asyncio.Future[R] = calls.submit(function, *arguments, **named)
     await until_done([future])
     try:

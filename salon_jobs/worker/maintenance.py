@@ -47,7 +47,7 @@ _ROUND_S: Final = 2.0
 
 
 class RescueCounts(NamedTuple):
-    """Dead processes, and what became of their jobs."""
+    """Number of dead processes, and of their jobs by what the rescue did with them."""
 
     processes: int = 0
     queued: int = 0
@@ -57,16 +57,16 @@ class RescueCounts(NamedTuple):
 class Rescuer:
     """Rescuer of the jobs of silent processes.
 
-    It judges nobody by the heartbeats on a server that it has just met: its first, or another one after a failover,
-    which may lack the last transactions. Nor after an outage, when no process could send heartbeats, or after a query
-    that took longer than a heartbeat interval (a pooler without a free connection): the heartbeats may still be
+    It does not judge by the heartbeats on a server that it has just met: its first, or another one after a failover,
+    which may lack the last transactions. Nor does it after an outage, when no process could send heartbeats, or after a
+    query that took longer than a heartbeat interval (a pooler without a free connection): the heartbeats may still be
     waiting. In each case it first waits for a full silence period.
     """
 
     def __init__(self, *, using: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._using, self._clock = using, clock
         self._blind_until = float("-inf")
-        # By when they were started, and whether they were standbys.
+        # The servers' start times, and whether they were standbys.
         self._servers: set[tuple[float, bool]] = set()
         self._held_up: set[int] = set()
 
@@ -88,7 +88,7 @@ class Rescuer:
                 self._blind_until = self._clock() + silence.total_seconds()
                 return RescueCounts()
             counts: list[RescueCounts] = []
-            # In any order, since what is held up may take all the time there is.
+            # In any order, since a held-up process may take all the time there is.
             for process_id in random.sample(dead, len(dead)):
                 if self._clock() > asked + _ROUND_S:
                     break
@@ -120,11 +120,11 @@ def rescue_process(
     The order matters: the deletion waits for a claim in flight, which holds KEY SHARE on the row, and a later claim
     finds no row. If the process sends a heartbeat in the meantime, it keeps its row and nothing happens. ``silence`` is
     None for a process that is known to be dead; ``end`` describes how it ended, ``charged`` lists the jobs that had
-    started (None: unknown), and the ``overdue`` runs for which it was killed count as failed attempts.
+    started (None: unknown), and the ``overdue`` runs, for which it was killed, count as failed attempts.
 
     Jobs that another transaction holds up are left, as jobs of an owner without a row: the next sweep tries them again,
-    and then it is unknown which had started. Raises database errors; then call it again. If the row itself is held up,
-    that is an error too (``is_held_up``).
+    and then it is unknown which had started. Raises database errors; then call it again. A held-up process row is an
+    error too (``is_lock_timeout``).
     """
     leases = Leases(process_id, using=using)
     is_silent, label = _declare_dead(process_id, silence, using)
@@ -160,7 +160,7 @@ def rescue_process(
 def _declare_dead(process_id: int, silence: timedelta | None, using: str) -> tuple[bool, str | None]:
     """Delete a process's row and end its backends, in one transaction.
 
-    Return whether it is dead, and what it was; None if its row was gone already.
+    Return whether it is dead, and its row; None if its row was already gone.
     """
     backends = {"application_name": application_name(process_id)}
     deletion = {"process_id": process_id, "silent_after": silence}
@@ -174,7 +174,7 @@ def _declare_dead(process_id: int, silence: timedelta | None, using: str) -> tup
         except OperationalError as error:
             if is_last or not is_held_up(error):
                 raise
-        # By a claim in flight, whose backend may be sending its answer to a host that is gone.
+        # A claim in flight holds the row; its backend may be sending the answer to a host that is gone.
         statements.rows("end_backends", backends, using=using)
     raise AssertionError  # the last try returns or raises
 
@@ -185,10 +185,10 @@ def log_held_up(process_id: int, error: OperationalError) -> None:
 
 
 def _fail_overdue(run: InFlightRun, leases: Leases) -> None:
-    """Settle a run for which its process was killed, unless it ended just before."""
+    """Settle a run for which its process was killed, unless the run ended just before."""
     job = leases.leased_job(run.job_id, run.lease)
     task = None if job is None else registry.get_declaration(job.task)
-    # None of the jobs of a chunk that took too long is charged: they are rescued, and run one by one.
+    # The jobs of a chunk that took too long are not charged: they are rescued, and run one by one.
     if job is not None and task is not None and not can_join_chunk(task, job):
         running = JobRun(job, task, leases, leases.connection)
         running.started = run.began
@@ -196,14 +196,14 @@ def _fail_overdue(run: InFlightRun, leases: Leases) -> None:
         killed = TimedOut(f"timed out, went on for {in_seconds(took_s)} and was killed with its process")
         try:
             settle(running, Errored(killed))
-        except OperationalError as error:  # it is rescued like the others
+        except OperationalError as error:  # rescued like the others
             if not is_held_up(error):
                 raise
 
 
 _EVERY_S = 1.0
 _INSPECT_EVERY_S = 10.0
-# How late the oldest due job is when that is worth a record.
+# How late the oldest due job must be for a log record.
 _LATE_S = 1.0
 _PRUNE_EVERY_S = 60.0
 _SWEEP_STALE_S = 60.0
@@ -262,7 +262,7 @@ class Maintenance(Loop):
         return _EVERY_S
 
     def finish(self) -> bool:
-        """Write what was counted."""
+        """Write the counts."""
         return self.outage.attempt(self._finish)
 
     def _finish(self) -> None:
@@ -272,14 +272,15 @@ class Maintenance(Loop):
 
     def _inspect(self) -> None:
         front = look_at_queue(using=self.using)
-        # In this order, since a job may be added at any time: what is still unknown then was there to be found.
+        # Search after each look, since a job may be added at any time: a search has covered every task that is still
+        # unknown.
         while front.unknown_tasks and registry.find_waiting(using=self.using):
             front = look_at_queue(using=self.using)
         self._rest = count_rest(using=self.using)
         if front.unknown_tasks and front.unknown_tasks != self.front.unknown_tasks:
             tasks = list(front.unknown_tasks)
             log_event(logging.WARNING, events.TASKS_UNKNOWN, code="JOB.UNKNOWN_TASK", tasks=tasks, detail=_UNDECLARED)
-        # An idle or quick worker has nothing to say: the metric is there for that.
+        # An idle or quick worker has nothing to report: the metric covers that.
         news = max(front.lag_s, self.front.lag_s) >= _LATE_S
         log_event(logging.INFO if news else logging.DEBUG, events.QUEUE_LAG, lag_s=round(front.lag_s, 3))
         self.front = front

@@ -1,4 +1,4 @@
-"""Plan of a fair claim: how many jobs it may take from each claim group. Talks to no database."""
+"""Plan of a fair claim: how many jobs it may take from each claim group. Queries no database."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def plan(
 ) -> list[Quota]:
     """Share a batch equally among the stores of ``groups``, by priority within a store, all within ``capacity``.
 
-    ``capacity`` is how many more jobs may run in each limited scope; what a quota may take is reserved there. Claim
-    groups that compete for a scope share it equally.
+    ``capacity`` is the number of further jobs that may run in each limited scope; the quotas are subtracted from it.
+    Claim groups that compete for a scope share it equally.
     """
     chosen = choose(groups)
     store_jobs = -(-room // max(1, len({group.store for group in chosen})))

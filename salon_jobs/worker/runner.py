@@ -1,4 +1,4 @@
-"""Runner thread: takes jobs from the buffer, executes each and has its end written, and keeps connections clean."""
+"""Runner thread: takes jobs from the buffer, executes each, hands over its end, and keeps connections clean."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ from salon_jobs.worker.in_flight import NEVER, InFlightTable
 
 
 class Runner:
-    """One thread that runs jobs until the buffer closes. ``interrupt`` ends its current run.
+    """A thread that runs jobs until the buffer closes. ``interrupt`` ends its current run.
 
-    Not a ``Loop``: it waits for the buffer, and another thread replaces one that was interrupted.
+    Not a ``Loop``: it waits for the buffer, and another thread replaces it after an interrupt.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Runner:
         return self._running
 
     def interrupt_current(self) -> None:
-        """Interrupt the current run, which is rolled back without counting the attempt."""
+        """Interrupt the current run, which is rolled back; the attempt does not count."""
         running = self._running
         if running is not None:
             self.interrupt(running, Interrupted)
@@ -104,7 +104,7 @@ class Runner:
         """Raise ``kind`` in the handler of this run and cancel its query; return False if it cannot be interrupted now.
 
         Only a shutdown interrupts a second time. The lock is held until the server has received the cancel request, and
-        the thread takes it as soon as the run has ended: neither the exception nor the cancel can hit what comes after.
+        the thread takes it as soon as the run has ended: neither the exception nor the cancel can hit later code.
         """
         with self._lock:
             if self._running is not running or (running.interrupted_by is not None and kind is not Interrupted):
@@ -112,7 +112,7 @@ class Runner:
             running.interrupted_by = running.interrupted_by or kind
             # Delivered at the thread's next bytecode: a handler inside one long C call is not interrupted.
             _raise_in(self._thread, kind)
-            # Only then: nobody would cancel a query that it sent between a look and the exception.
+            # Cancel only after raising: a query sent after the check for one would not be cancelled.
             raw: Any = running.connection.connection
             if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE:
                 try:
@@ -122,7 +122,7 @@ class Runner:
         return True
 
     def cancel(self, job_id: int, lease: int) -> None:
-        """If the thread runs this job, let its handler see the cancellation, and interrupt it after the grace."""
+        """Show the cancellation to the handler of this job if the thread runs it, and interrupt it after the grace."""
         with self._lock:
             running = self._running
             if running is None or running.cancelled():
@@ -154,10 +154,10 @@ class Runner:
                 running: JobRun | None = None
                 try:
                     running = self._prepare(jobs, idle_since)
-                    # A copy, so that whatever a handler or an exception inside our own code leaves in it ends with the
-                    # run.
+                    # A copy, so that all changes that a handler, or an exception inside our own code, makes to it end
+                    # with the run.
                     copy_context().run(self._run_observed if is_observed() else self._run_job, running)
-                except BaseException:  # a thread that ended would be missing from then on
+                except BaseException:  # else the process would lack this thread
                     logger.exception("the end of job %s could not be written; it is given back", job.id)
                     with self._lock:
                         self._running = None
@@ -180,12 +180,12 @@ class Runner:
             self._thread = thread
 
     def _prepare(self, jobs: list[ClaimedJob], idle_since: float) -> JobRun:
-        """Return the run of the one job in ``jobs``, and add to the list those that run in one chunk with it."""
+        """Return the run of the only job in ``jobs``, and add to the list the jobs that run in one chunk with it."""
         [job] = jobs
         if self._resets:
             finish_cleaning_all()
             self._resets = False
-        # Do this before the run begins: the run keeps the connection it finds, and this may replace it.
+        # Before the run begins: the run keeps the connection it finds, and this may replace it.
         if time.monotonic() - idle_since > TIDY_AFTER_S:
             tidy_connections(after_idling=True)
             self._connection = None
@@ -193,7 +193,7 @@ class Runner:
             gather(task, jobs, self._jobs, self._chunks, using=self._leases.using)
         if (connection := self._connection) is None:
             connection = self._connection = self._leases.connection
-            if connection.execute_wrappers:  # of no job
+            if connection.execute_wrappers:  # they belong to no job
                 keep_wrappers(connection, connection.execute_wrappers)
         return run_of(jobs, task, self._leases, connection, resets_session=True)
 
@@ -204,7 +204,7 @@ class Runner:
     def _run_job(self, running: JobRun) -> None:
         self._deadlines.begin(running, self.interrupt, self._in_flight, self._number)
         outcome = self._execute(running)
-        exit_if_forked()  # of a callback after the commit, or of a receiver
+        exit_if_forked()  # a fork by a callback after the commit, or by a receiver
         self._free_thread(running, outcome)
         try:
             self._finisher.end(running, outcome)
@@ -213,7 +213,7 @@ class Runner:
         running.forget_error()
 
     def _execute(self, running: JobRun) -> Outcome:
-        """Call the handler; whatever interrupts it, or our own code around it, decides the outcome."""
+        """Call the handler; an interrupt of it, or of our own code around it, decides the outcome."""
         outcome: Outcome | None = None
         while True:
             try:
@@ -232,11 +232,12 @@ class Runner:
                     # keep all that the handler held.
                     del outcome
             except Interrupted as error:
-                # It hit code around the handler. The fence shows whether the handler's transaction had committed.
+                # The interrupt hit code around the handler. The fence shows whether the handler's transaction had
+                # committed.
                 outcome = outcome or outcome_of(running, error)
 
     def _free_thread(self, running: JobRun, outcome: Outcome) -> None:
-        """Have nothing interrupt the thread any more, and leave its connections clean for the next job."""
+        """Stop all interrupts of the thread, and leave its connections clean for the next job."""
         running.ended = time.monotonic()
         runs = running.runs
         for run in runs:
@@ -251,7 +252,7 @@ class Runner:
             if not isinstance(outcome, Succeeded) or connection.execute_wrappers or connection.force_debug_cursor:
                 remember_connections()
             if opened_connections():
-                # It may have been replaced. Looking it up takes longer than a small job, so only then.
+                # It may have been replaced. Looking it up takes longer than a small job, so do it only then.
                 self._connection = None
                 self._resets = clean_after_job(wait=False)
         else:

@@ -1,4 +1,4 @@
-"""What a worker claims, as it has room, and what it waits for before it claims again."""
+"""Sources of jobs to claim: what a worker claims for its places, and what each waits for before the next claim."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from salon_jobs.db.notify import SECOND_POLL
 from salon_jobs.jobs import registry
 from salon_jobs.worker.claim import LIMIT_WAIT_S, Claim, Claimer
 
-# How often a source is asked for room, if nothing tells when it has some.
+# How often to ask a source for room, if it does not tell when it has some.
 ROOM_S: Final = 0.2
-# How long a backlog is claimed in one go, at most: so late may cancellations be; and how much room that needs.
+# How long to claim a backlog without a break, at most: cancellations may be that late; and the room that it needs.
 _FILL_S: Final = 0.2
 _FILLS_FROM: Final = 500
-# After a wake-up that announces more jobs, a worker claims again so soon after a claim without jobs, and after another.
+# After a wake-up that announces more jobs, how soon to claim again after a claim without jobs, and after another.
 _LOOK_AGAIN_S: Final = (0.02, 0.003)
 _NOTHING: Final = Claim([], None)
 
@@ -53,9 +53,9 @@ class ClaimSource:
     claimer: Claimer
     room: Callable[[], int]
     put: Callable[[list[ClaimedJob]], object]
-    # Whether a job that ended has just made room, at a glance.
+    # Whether a job that ended has just made room; only a glance.
     has_room: Callable[[], bool]
-    # How long places that become free one by one are gathered for one claim.
+    # How long to gather places that become free one by one, for one claim.
     gather_s: float
     last: Claim = _NOTHING
     asked: float = float("-inf")
@@ -83,11 +83,11 @@ class ClaimSources:
     """
 
     def __init__(self, functions: ClaimSource, coroutines: ClaimSource, *, most: int | None) -> None:
-        """Prepare to claim ``most`` jobs, or any number; ``coroutines`` are left out until a task is one."""
+        """Prepare to claim ``most`` jobs, or any number; ``coroutines`` are left out while no task is one."""
         self._functions, self._coroutines = functions, coroutines
         self._most = most
         self._has_coroutines = False
-        #: what the last claims say together
+        # #: the last claims of all sources, merged
         self.last = _NOTHING
         #: when the last claims began, and when one was last answered (monotonic seconds)
         self.asked = self.answered = float("-inf")
@@ -106,7 +106,7 @@ class ClaimSources:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether a last claim said that more is due."""
+        """Whether one of the last claims reported more due jobs."""
         return any(source.want is Want.MORE for source in self.all)
 
     @property
@@ -133,7 +133,7 @@ class ClaimSources:
         return self._has_coroutines and any(source.is_hungry and source.has_room() for source in self.all)
 
     def wait_for_limit(self, stopping: threading.Event) -> None:
-        """Wait until a limit is worth a look again, if the end of a job asks for one."""
+        """Wait until a limit may have room, if the end of a job lets the limit be checked again."""
         if self._limit_may_be_free:
             stopping.wait(max(0.0, self.asked + LIMIT_WAIT_S[0] - time.monotonic()))
             self._limit_may_be_free = False
@@ -147,7 +147,7 @@ class ClaimSources:
         asked, was_hungry = time.monotonic(), self.are_hungry
         for source in self.all:
             room = min(source.room(), self.left)
-            # Polled for the sake of the other, a source that has all it wants waits for wake-ups.
+            # A source that has all it wants waits for wake-ups, although the other one is polled.
             is_early = was_hungry and asked - source.asked < (source.gather_s if source.is_hungry else ROOM_S)
             if room and (scans_again or not is_early or self._notified > source.asked):
                 self._fill(source, room, stopping, on_jobs, scans_again=scans_again)
@@ -168,8 +168,8 @@ class ClaimSources:
     ) -> None:
         """Claim for a source, and at once again while it has a backlog and much room.
 
-        What comes between two polls gives the interpreter's lock away several times, and of eight threads with the
-        smallest jobs each keeps it for 5 ms: they had run all that was claimed before the next claim began.
+        Work between two polls releases the interpreter's lock several times, and each of eight threads with the
+        smallest jobs keeps it for 5 ms: they had run all claimed jobs before the next claim began.
         """
         until = time.monotonic() + _FILL_S
         while True:
@@ -191,7 +191,7 @@ class ClaimSources:
                 return
 
     def room_wait_s(self, wait_for_room: Callable[[float], None]) -> float:
-        """Wait a moment for room; or return for how long to wait for it, and for wake-ups of the other source."""
+        """Wait a moment for room; or return how long to wait for room, and for wake-ups of the other source."""
         if not self._has_coroutines:
             wait_for_room(ROOM_S)
             return 0.0

@@ -1,4 +1,4 @@
-"""Transaction of a run as its store, which its finish commits."""
+"""Transaction of a run as its store; its finish commits it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from salon_jobs.jobs.leases import LEASE_LOST
 from salon_jobs.jobs.run import MOST_PER_STATEMENT, JobRun, in_statements
 from salon_jobs.tenancy.context import StoreJobContext, tenant_context
 
-# Commits alone, in the same round trip.
+# Only commits, in the same round trip.
 _NOTHING: Final = "SELECT"
 
 
 class StoreTransaction:
-    """One transaction as the store of a run, in which its handler is called and its jobs are finished.
+    """A transaction as the store of a run, in which its handler is called and its jobs are finished.
 
     On an idle connection it takes two round trips: BEGIN with the store set and looked up, and the finish with COMMIT.
     Elsewhere, as in a test's transaction, its steps come one by one, and the block around it commits.
@@ -34,9 +34,9 @@ class StoreTransaction:
         self._run, self._own = run, own
 
     def finish(self) -> None:
-        """Finish the jobs of the run, keep their results, and commit where nothing else is open.
+        """Finish the jobs of the run, keep their results, and commit unless a transaction around this one is open.
 
-        Raises what keeps the run from succeeding, and LeaseLost.
+        Raises errors that keep the run from succeeding, and LeaseLost.
         """
         run = self._run
         if run.finished:  # by ``current_job().finish()``
@@ -65,7 +65,7 @@ class StoreTransaction:
 
 @contextmanager
 def store_transaction(run: JobRun, *, clears: bool = False) -> Generator[StoreTransaction]:
-    """Open a transaction as the run's store; ``clears`` a store that was set on the session by hand.
+    """Open a transaction as the run's store; ``clears`` a store that was set directly on the session.
 
     Raises Discard if the store's row is gone.
     """
@@ -76,8 +76,8 @@ def store_transaction(run: JobRun, *, clears: bool = False) -> Generator[StoreTr
     exists = "true" if model is None else f"{_store_look_up(model)}'{store_id}')"
     if StoreJobContext.fits(connection):
         with StoreJobContext(connection, store_id, exists, clears=clears, resets=run.resets_session) as own:
-            # Nothing guarantees that the one statement set the store before it looked the store up, so a store that
-            # seems to be gone is looked up again.
+            # Nothing guarantees that the statement set the store before it looked the store up, so look up again a
+            # store that seems to be gone.
             if not own.answer:
                 _refuse_unseen_store(run, exists)
             yield StoreTransaction(run, own)
@@ -88,7 +88,7 @@ def store_transaction(run: JobRun, *, clears: bool = False) -> Generator[StoreTr
 
 
 def refuse_vanished_store(run: JobRun) -> None:
-    """Raise Discard if the store's row is gone; clear a store that was set on the session by hand."""
+    """Raise Discard if the store's row is gone; clear a store that was set directly on the session."""
     with store_transaction(run, clears=True) as own:
         own.commit()
 
@@ -100,7 +100,7 @@ def _refuse_unseen_store(run: JobRun, exists: str) -> None:
 
 @cache
 def _store_look_up(store_model: str) -> str:
-    """Return the SQL that asks for a store, up to its id."""
+    """Return the SQL that looks up a store, up to its id."""
     meta = apps.get_model(store_model)._meta
     table, key = compose.Identifier(meta.db_table), compose.Identifier(meta.pk.column)
     return compose.SQL("EXISTS (SELECT FROM {} WHERE {} = ").format(table, key).as_string(None)

@@ -39,7 +39,7 @@ class RunTotals:
         self._by_task: dict[str, RunCounts] = {}
 
     def add(self, rows: Iterable[Mapping[str, Any]], *, claimed: int = 0) -> None:
-        """Add one report: rows of ``TaskStatistics.take_report``, and how many jobs were claimed since the last."""
+        """Add one report: rows of ``TaskStatistics.take_report``, and the number of jobs claimed since the last."""
         with self._lock:
             self._claimed += claimed
             for row in rows:
@@ -78,12 +78,12 @@ _EARLY_DEATHS = 3
 # Heartbeat and maintenance. Two health checks at a time, each embedded loop and each child's supervisor may add to it.
 _CONNECTIONS = 2
 _THREADS = _CONNECTIONS + 2
-# For all, and left, of PostgreSQL as it is installed: for a server that cannot be asked.
+# Connections in total, and remaining, of a default PostgreSQL: for a server that cannot be asked.
 _USUAL_CONNECTIONS = 97, 97
 
 
 def connections_of(processes: int, options: WorkerOptions) -> int:
-    """Return how many connections a worker opens, embedded loops aside."""
+    """Return how many connections a worker opens, without embedded loops."""
     return processes * options.threads + _CONNECTIONS
 
 
@@ -93,11 +93,11 @@ def threads_of(processes: int, options: WorkerOptions, *, embedded: int = 0) -> 
 
 
 def count_processes(asked: int | None, options: WorkerOptions, *, using: str) -> int:
-    """Return how many processes to start; log a warning if connections are too few for them, or for one a processor.
+    """Return how many processes to start; log a warning if connections are too few for them, or for one per processor.
 
-    As many as were asked for; else one for each usable processor, as long as all take at most half of the server's
-    connections, so that web processes and a second worker find theirs, and no more than are left; at least one. Behind
-    a pooler (``LISTEN`` is not True), whose limits are its own, nothing is asked.
+    By default one for each usable processor, as long as all take at most half of the server's connections, so that web
+    processes and a second worker find theirs, and no more than remain; at least one. Behind a pooler (``LISTEN`` is not
+    True), which has its own limits, nothing is asked.
     """
     wanted = asked or usable_processors()
     if conf.listen is not True:
@@ -138,7 +138,7 @@ def _warn_of(needed: int, allowed: int, detail: str) -> None:
 
 
 class Supervisor:
-    """Loop whose work is done by children. It runs no jobs, so nothing a handler does can stop it.
+    """Loop that leaves the work to its children. It runs no jobs, so a handler cannot stop it.
 
     Each ``embedded`` loop (scheduler, relay, consumer) runs in a thread of this process.
     """
@@ -285,7 +285,7 @@ class Supervisor:
         return samples
 
     def _report_burst(self) -> None:
-        """Log how many runs ended, and for none the queues that no task names: their names may be misspelt."""
+        """Log how many runs ended; if none did, also the queues without a task: their names may be misspelt."""
         runs, known = self._totals.runs, registry.queue_names()
         unknown = [f"{shown(name)}{did_you_mean(name, known)}" for name in self._queues if name not in known]
         if runs or not unknown:

@@ -40,11 +40,11 @@ _SWEEP_S: Final = 30.0
 _FORCED_S: Final = 1.0
 # How many of the running jobs a stopping worker names.
 _NAMED: Final = 5
-# The part of the grace reserved for giving jobs back, ending the other threads and signing off; at most half of what
-# follows the interrupt.
+# The part of the grace reserved for giving jobs back, ending the other threads and signing off; at most half of the
+# time after the interrupt.
 _LEAVE_S: Final = 1.5
 _GATHER_S: Final = 0.03
-# How often a worker whose heartbeat is late asks whether it has come.
+# How often a worker with a late heartbeat checks whether it has come.
 _HEARTBEAT_LATE_S: Final = 0.05
 # How often a worker without due jobs, and a busy one, looks for jobs whose task it could import.
 _FIND_S: Final = (1.0, 10.0)
@@ -54,9 +54,9 @@ OTHER_THREADS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """What one worker serves. ``queues`` None means all but those ``excluded``.
+    """Options of a worker. ``queues`` None means all but those ``excluded``.
 
-    ``async_concurrency`` is how many coroutines run at once, beside the ``concurrency`` of other functions.
+    ``async_concurrency`` coroutines run at once, in addition to ``concurrency`` other functions.
 
     With ``burst`` it stops when nothing is due, with ``max_jobs`` once that many jobs have been claimed and have ended.
     """
@@ -139,8 +139,8 @@ class Worker(Loop):
     ) -> None:
         """Create the threads.
 
-        ``in_flight`` shows a supervisor what each of them runs; ``idle`` shows the worker's other processes whether any
-        does. Raises ConfigurationError if a pool is too small for the threads.
+        ``in_flight`` shows the runs of the threads to a supervisor; ``idle`` shows the worker's other processes whether
+        a thread is idle. Raises ConfigurationError if a pool is too small for the threads.
         """
         super().__init__("claim", using=using)
         refuse_small_pool(options.threads, using=using)
@@ -182,7 +182,7 @@ class Worker(Loop):
         return self._crew.finisher
 
     def notify(self, payload: str = "") -> bool:
-        """Claim now, unless another process of this worker is idle and will; return whether it will. Thread-safe.
+        """Claim now, unless another process of this worker is idle and will; return whether this one will. Thread-safe.
 
         ``payload`` may announce that more jobs follow soon, or cancellations.
         """
@@ -277,7 +277,7 @@ class Worker(Loop):
         return is_clean
 
     def report(self) -> dict[str, Any]:
-        """Return what was counted since the last report, for ``RunTotals.add``. Not thread-safe."""
+        """Return the counts since the last report, for ``RunTotals.add``. Not thread-safe."""
         total = self._sources.claimed + self._chunks.claimed
         claimed, self._reported_claimed = total - self._reported_claimed, total
         return {"claimed": claimed, "rows": ended_runs.take_report()}
@@ -295,9 +295,7 @@ class Worker(Loop):
         """Raise NotReady when draining, or when claims are stale or threads have ended."""
         if self._state is State.DRAINING:
             raise NotReady("too many runs timed out: this process ends and is replaced")
-        if (
-            any(source.room() > 0 for source in self._sources.all) and self._sources.left
-        ):  # otherwise it would not claim
+        if any(source.room() > 0 for source in self._sources.all) and self._sources.left:  # else it would not claim
             conf.require_alive(self._age_s(self._sources.answered), "no claim was answered")
         conf.require_alive(self.finisher.behind_s, "the end of a run could not be written")
         ended = 0 if self.stopping.is_set() else self._crew.ended_threads
@@ -305,7 +303,7 @@ class Worker(Loop):
             raise NotReady(f"{ended} threads that run jobs have ended; restart the process")
 
     def _move(self, state: State) -> bool:
-        """Go on to a state; return False if it stops already, and only goes on from there. Thread-safe."""
+        """Change the state; return False if it already stops, when only the states after that are left. Thread-safe."""
         with self._moving:
             if self._state in _STOPS and state not in _NEXT[self._state]:
                 return False
@@ -321,11 +319,11 @@ class Worker(Loop):
         # After the put: a runner that still saw an empty buffer, and shows this process as idle, checks again.
         self._sources.claim(self.stopping, lambda: self._idle.show(idle=False), scans_again=scans_again)
         if self._idle.processes > 1 and self._sources.has_backlog and not had_backlog:
-            # The others left the wake-up to this one.
+            # The other processes left the wake-up to this one.
             enqueue.wake_ups.notify(self.using, MORE if self._sources.expects_more else "")
 
     def _hand_over(self) -> None:
-        """Stop, to be replaced, once all claimed jobs have ended, however long that takes: none is interrupted."""
+        """Stop, to be replaced, once all claimed jobs have ended, however long that takes; interrupt none."""
         self._idle.answer(listening=False)
         if self._jobs.wait_idle(ROOM_S) and not self.stopping.is_set():
             log_event(logging.INFO, events.PROCESS_DRAINING, reason="jobs", jobs=self._sources.claimed)
