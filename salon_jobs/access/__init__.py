@@ -1,4 +1,4 @@
-"""Who may access what: constraints for models here, migration operations in ``salon_jobs.access.operations``."""
+"""Access rights: constraints for models here, migration operations in ``salon_jobs.access.operations``."""
 
 from salon_jobs.access.constraints import DatabaseForeignKey as DatabaseForeignKey
 from salon_jobs.access.constraints import ManyToManyIsolation as ManyToManyIsolation

@@ -23,11 +23,11 @@ from salon_jobs.db import statements
 # Error codes of the guards in ``bootstrap_prelude.sql``.
 ROLE_TAKEN: Final = "SJ002"
 DATABASE_TAKEN: Final = "SJ003"
-# What pg_roles shows instead of a password, to all but superusers.
+# The value in pg_roles instead of a password, for all but superusers.
 _HIDDEN: Final = "********"
-_USED_ELSEWHERE: Final = " is already used in another database: "  # as ``bootstrap_prelude.sql`` says it
+_USED_ELSEWHERE: Final = " is already used in another database: "  # the wording of ``bootstrap_prelude.sql``
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
-# Called before passwords change, with the roles, and for those used elsewhere the other databases; raises to refuse.
+# Called before passwords change, with the roles and the other databases that use them; raises an error to refuse.
 ConfirmPasswords: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], None]
 
 
@@ -45,7 +45,7 @@ class RoleScript:
 
     @property
     def _guarded(self) -> str:
-        """Roles of which this one must not be a member."""
+        """Roles that must not have this one as a member."""
         return _names(name for spec, name in self.roles if spec.is_guarded and not self.spec.is_guarded)
 
     def guard(self, database: str | None = None) -> str:
@@ -67,7 +67,7 @@ class RoleScript:
 
     @property
     def grants(self) -> Iterable[str]:
-        """The statements about memberships, default privileges, and what the role may do in the database."""
+        """The statements for memberships, default privileges, and the role's rights in the database."""
         role, spec = identifier(self.name), self.spec
         if spec.is_guarded:
             yield _call("join_roles", _names([self.name]))
@@ -111,7 +111,7 @@ def _names(names: Iterable[str]) -> str:
 
 
 class RoleState(NamedTuple):
-    """What an existing role is, and the other databases that use it."""
+    """Attributes of an existing role, and the other databases that use it."""
 
     verifier: str | None
     attributes: list[str]
@@ -119,7 +119,7 @@ class RoleState(NamedTuple):
     others: str | None
 
     def differences(self, before: RoleState, renewed: bool) -> tuple[str, ...]:
-        """Describe what differs from an earlier state; ``renewed``: its password was set."""
+        """Describe the differences from an earlier state; ``renewed``: its password was set."""
         words = [word for word, was in zip(self.attributes, before.attributes, strict=True) if word != was]
         words += ["password"] if renewed or self.verifier != before.verifier else []
         words += ["memberships"] if self.memberships != before.memberships else []
@@ -128,7 +128,7 @@ class RoleState(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrapped:
-    """Roles that were created, kept as they were, or changed, with what changed.
+    """Roles that were created, kept, or changed, with the changes.
 
     ``shared`` maps roles to the other databases that use them. ``other_passwords`` lists the roles that kept a password
     other than the one given.
@@ -156,14 +156,14 @@ def bootstrap(
     """Create or fix the roles, their memberships, grants and default privileges; idempotent.
 
     ``url`` must log in as a superuser, or as the owner of the database with CREATEROLE. ``database`` defaults to that
-    of the URL; if it does not exist, it is created: a superuser's belongs to the migrator. Everything else is one
+    of the URL; if it does not exist, it is created, and a superuser gives it to the migrator. Everything else is one
     transaction. ``passwords`` maps role keys (migrator, web, worker, operator) to passwords, which are hashed here and
-    never sent. Only a superuser can compare them with those that roles have.
+    never sent. Only a superuser can compare them with the existing ones.
 
     A role used by other databases is never altered, and is rejected unless ``share_roles`` is set or this database
-    already uses it; ``bootstrap_sql/roles.sql`` explains what that means. Existing passwords are kept unless
-    ``change_passwords`` is given, which is first called with the roles whose password would change. With
-    ``takes_over``, the database may belong to a role that is none of ``roles``.
+    already uses it; ``bootstrap_sql/roles.sql`` explains the consequences. Existing passwords are kept unless
+    ``change_passwords`` is given, which is first called with the roles that would get another password. With
+    ``takes_over``, the database may belong to a role other than ``roles``.
 
     Raises ``RolesTaken``, ``ConversionMissing`` (the database is another project's), ``ConfigurationError`` (a password
     is missing, the URL is malformed or its role may not do this) or ``NotReady`` (the server is unreachable); then
@@ -222,7 +222,7 @@ def _begin(
 ) -> None:
     """Begin a bootstrap's transaction and run every guard. Raises RolesTaken with the findings of all of them.
 
-    ``is_named``: whether somebody chose this database; otherwise it is the one in the URL.
+    ``is_named``: the caller chose this database; otherwise it is the one in the URL.
     """
     prelude = statements.load("bootstrap_prelude")
     _execute(connection, prelude, f"SET LOCAL salon_jobs.share_roles = '{'on' if share_roles else 'off'}'")
@@ -273,7 +273,7 @@ def _read_roles(connection: Connection, scripts: Iterable[RoleScript], database:
 
 
 def _is_other_password(script: RoleScript, states: Mapping[str, RoleState], passwords: Mapping[str, str]) -> bool:
-    """Return whether the role has another password than the given one, or may have."""
+    """Return whether the role's password differs from the given one, or may differ."""
     state = states.get(script.name)
     if state is None or state.verifier is None or script.spec.variable is None:
         return False
@@ -294,7 +294,7 @@ def is_password(password: str, verifier: str, role: str) -> bool:
 
 
 def connect(url: str, database: str | None = None) -> Connection:
-    """Connect to ``BOOTSTRAP_URL`` in autocommit, to ``database`` or else the URL's. Raises what ``bootstrap`` does."""
+    """Connect to ``BOOTSTRAP_URL`` in autocommit, to ``database`` or the URL's. Raises the errors of ``bootstrap``."""
     try:
         return psycopg.connect(url, autocommit=True, connect_timeout=10, dbname=database)
     except psycopg.ProgrammingError:  # its text contains the URL with the password
@@ -306,7 +306,7 @@ def connect(url: str, database: str | None = None) -> Connection:
 def _make_role(
     connection: Connection, script: RoleScript, passwords: Mapping[str, str], *, changes_password: bool = False
 ) -> None:
-    """Create or fix a role, with its password in the same transaction: another bootstrap may use it from its end."""
+    """Create or fix a role and its password in one transaction: another bootstrap may use the role right after it."""
     ((sets_password,),) = connection.execute("SELECT pg_temp.sets_password(%s)", [script.name]).fetchall()
     _execute(connection, script.make)
     if script.spec.variable is not None and (sets_password or changes_password):
@@ -353,7 +353,7 @@ def is_superuser(connection: psycopg.Connection[Any]) -> bool:
 
 
 def administers(connection: psycopg.Connection[Any]) -> bool:
-    """Return whether the role is no superuser but may create roles, and so make itself a member of them."""
+    """Return whether the role is not a superuser but may create roles, and so make itself a member of them."""
     query = "SELECT rolcreaterole AND NOT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"
     ((does,),) = connection.execute(query).fetchall()
     return bool(does)
@@ -361,7 +361,7 @@ def administers(connection: psycopg.Connection[Any]) -> bool:
 
 @contextmanager
 def as_member(connection: psycopg.Connection[Any], names: Iterable[str]) -> Generator[None]:
-    """Inside, in a transaction, have a role that administers these roles act as each of them."""
+    """Inside a transaction, let a role that administers these roles act as each of them."""
     if not administers(connection):
         yield
         return

@@ -40,18 +40,18 @@ OnDelete: TypeAlias = Literal["CASCADE", "SET NULL"]
 
 
 class _Constraint(BaseConstraint):
-    """Base of constraints that migrations write with their public path, and compare by what they write."""
+    """Base of constraints that migrations write with their public path and compare in that form."""
 
     @abstractmethod
     def options(self) -> dict[str, Any]:
-        """Return the class's own arguments that are not the defaults."""
+        """Return the class's own arguments that differ from their defaults."""
 
     def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
         path, arguments, keywords = super().deconstruct()
         return path.replace(f"{__name__}.", "salon_jobs.access."), arguments, {**keywords, **self.options()}
 
     def get_violation_error_message(self) -> str:
-        """Return the message, which may contain the name of the constraint and what the store model is called."""
+        """Return the message, which may contain the names of the constraint and of the store model."""
         return str(self.violation_error_message) % {"name": self.name, **store_words()}
 
     def __eq__(self, other: object) -> bool:
@@ -64,7 +64,7 @@ class _Constraint(BaseConstraint):
 
 
 class AccessConstraint(_Constraint):
-    """Base of constraints that put a model's table under row-level security and grant roles only what is declared.
+    """Base of constraints that put a model's table under row-level security and grant roles only the declared rights.
 
     ``web`` and ``worker`` list what those roles may do: some of SELECT, INSERT, UPDATE, DELETE; as a dict, each with
     the fields it applies to (empty: all). ``makemigrations`` detects it like any other constraint. Its operations read
@@ -77,20 +77,20 @@ class AccessConstraint(_Constraint):
         self.web, self.worker = _privileges(name, web), _privileges(name, worker)
 
     def protects(self, model: type[Model]) -> tuple[type[Model], AccessConstraint]:
-        """Return the model whose table it is about, if ``model`` declares it, and what it declares of that."""
+        """Return the model of the protected table, if ``model`` declares it, and the declaration."""
         return model, self
 
     @abstractmethod
     def access(self, model: type[Model], roles: Roles, *, using: str) -> TableAccess:
-        """Return what is declared for the model's table."""
+        """Return the declared access to the model's table."""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The model's fields that say whose rows they are."""
+        """The model's fields that tell whose rows they are."""
         return ()
 
     def declares(self, model: type[Model], *, using: str) -> TableAccess:
-        """Return what it declares of the table that it is about, if ``model`` has it in its Meta."""
+        """Return the declared access to the protected table, if ``model`` has the constraint in its Meta."""
         protected, constraint = self.protects(model)
         return constraint.access(protected, conf.roles, using=using)
 
@@ -101,7 +101,7 @@ class AccessConstraint(_Constraint):
     def create_sql(self, model: Any, schema_editor: Any) -> Any:
         """Return the SQL that revokes default privileges, grants, creates policies and enables row-level security.
 
-        That is done at the end of the migration if Django has yet to add foreign keys from or to the table.
+        It runs at the end of the migration if Django has yet to add foreign keys from or to the table.
         """
         table, deferred = self.protects(model)[0]._meta.db_table, schema_editor.deferred_sql
         if any(isinstance(each, Statement) and each.references_table(table) for each in deferred):
@@ -115,12 +115,13 @@ class AccessConstraint(_Constraint):
 
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
         """Return the SQL that disables row-level security and restores the default privileges."""
-        # The end of the migration would restore it for a table created in the same, such as squashed, migration.
+        # The end of the migration would set it up again for a table created in the same (for example squashed)
+        # migration.
         self.forget_deferred(model, schema_editor)
         return self._statement(model, schema_editor, removes=True)
 
     def forget_deferred(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> None:
-        """Leave out what was to be set up at the end of the migration for the table."""
+        """Remove the table's access from the deferred statements of the migration."""
         table = self.protects(model)[0]._meta.db_table
         deferred: list[Any] = schema_editor.deferred_sql
         deferred[:] = [each for each in deferred if (sql := _access_of(each)) is None or sql.table != table]
@@ -225,7 +226,7 @@ class StoreIsolation(AccessConstraint):
     def validate(
         self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS
     ) -> None:
-        """Raise ValidationError for an instance of a store other than the current one, if there is one.
+        """Raise ValidationError for an instance of a store other than the current one, if there is a current store.
 
         Django itself looks for a parent, and finds only the store's.
         """
@@ -238,7 +239,7 @@ class StoreIsolation(AccessConstraint):
 
 
 class ManyToManyIsolation(AccessConstraint):
-    """Restriction of a ManyToManyField's own table to rows whose two sides are the current store's.
+    """Restriction of a ManyToManyField's table to rows with both sides in the current store.
 
     For the model that has the field, ``field``; both models must be isolated. It is ``StoreIsolation(through=…)`` of
     both, on the table that Django made for the field.
@@ -271,8 +272,8 @@ class ManyToManyIsolation(AccessConstraint):
 class MembershipIsolation(StoreIsolation):
     """``StoreIsolation`` that also shows the web role the signed-in user's rows while no store is set.
 
-    For the model that defines which user belongs to which store; ``user_field`` is its field for the user.
-    ``TenantMiddleware`` needs it: it puts the user's key into ``app.current_user_id`` for a single statement.
+    For the model of the stores' members; ``user_field`` is its field for the user. ``TenantMiddleware`` needs it: it
+    puts the user's key into ``app.current_user_id`` for a single statement.
     """
 
     def __init__(
@@ -309,7 +310,7 @@ class SystemScope(AccessConstraint):
 
 
 class _AccessLast(list[Any]):
-    """What is run at the end of a migration: foreign keys first, whose validation would be subject to policies."""
+    """Statements for the end of a migration: foreign keys first, since policies would restrict their validation."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(sorted(super().__iter__(), key=lambda each: _access_of(each) is not None))
@@ -335,14 +336,14 @@ class _AccessSQL(Table):
             statements = access.remove(roles.runtime, defaults=defaults)
         else:
             statements = access.install(roles.runtime)
-        # Django runs whatever is returned, perhaps at the end.
+        # Django runs the returned statement, perhaps at the end.
         return ";\n".join((*before, *statements, *after)) if statements else "SELECT"
 
 
 def is_store_model(model: type[Model], field: Any) -> bool:
-    """Return whether a model, whose ``field`` holds the store, is the store model itself.
+    """Return whether a model, with the store in ``field``, is the store model itself.
 
-    If STORE_MODEL is not set yet, or an old migration has a model that is gone or renamed, the key decides.
+    If STORE_MODEL is not set yet, or an old migration has a removed or renamed model, the key decides.
     """
     try:
         if conf.store_model is not None:
@@ -353,7 +354,7 @@ def is_store_model(model: type[Model], field: Any) -> bool:
 
 
 def _privileges(name: str, may: May) -> dict[Privilege, tuple[str, ...]]:
-    """Return what a role may do, in a fixed order. Raises ConfigurationError."""
+    """Return the privileges of a role, in a fixed order. Raises ConfigurationError."""
     fields = {what: tuple(names) for what, names in may.items()} if isinstance(may, Mapping) else dict.fromkeys(may, ())
     if invalid := set(fields) - set(ALL_ROWS):
         raise ConfigurationError(f"constraint {name!r}: {sorted(invalid)} are not among {', '.join(ALL_ROWS)}")
@@ -379,7 +380,7 @@ _ADD: Final = (
 
 
 def row_by_row(check: str, *, keys: str = "") -> str:
-    """Return the template of a statement that checks a foreign key of ``table`` in all rows, whatever policies hide.
+    """Return the template of a statement that checks a foreign key of ``table`` in all rows, also in hidden ones.
 
     PostgreSQL first tries one query with the caller's rights, which obeys FORCEd row-level security: it overlooks rows
     that violate the key, and rejects rows that do not. Without SELECT on the table it checks row by row instead,
@@ -408,7 +409,7 @@ def bound_owners(connection: BaseDatabaseWrapper, owners: Sequence[str]) -> list
 
 
 def row_security_of(connection: BaseDatabaseWrapper) -> str:
-    """Return the value to which ``row_security`` is restored after ``row_by_row``."""
+    """Return the value of ``row_security`` to restore after ``row_by_row``."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW row_security")
         row: tuple[str] = cursor.fetchone()
@@ -418,12 +419,12 @@ def row_security_of(connection: BaseDatabaseWrapper) -> str:
 class DatabaseForeignKey(_Constraint):
     """Foreign key by which the database deletes rows, in all stores, or sets the reference in them to NULL.
 
-    Django finds the rows to be deleted with a user, or with another row that stores share, only in the current store.
+    When a user, or another row that stores share, is deleted, Django finds referring rows only in the current store.
     PostgreSQL's own deletion is not subject to row-level security. ``field`` is the model's ForeignKey, with
-    ``db_constraint=False`` and ``on_delete=DO_NOTHING``. No signals are sent for what the database deletes.
+    ``db_constraint=False`` and ``on_delete=DO_NOTHING``. No signals are sent for rows that the database deletes.
 
-    The key is added at the end of the migration, NOT VALID, and then validated, whatever rows row-level security shows
-    the migrator. In a migration with ``atomic = False``, writers wait for neither.
+    The key is added at the end of the migration, NOT VALID, and then validated, even in rows that row-level security
+    hides from the migrator. In a migration with ``atomic = False``, writers wait for neither.
     """
 
     default_violation_error_message = "This refers to a row that does not exist."
@@ -444,7 +445,7 @@ class DatabaseForeignKey(_Constraint):
         return Statement("SET CONSTRAINTS ALL IMMEDIATE")
 
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Return the SQL that drops the key, or do not add one that this migration was to add at its end."""
+        """Return the SQL that drops the key; cancel a key that this migration was to add at its end."""
         drop = self._statement(_DROP, model, schema_editor)
         deferred: list[Any] = schema_editor.deferred_sql
         others = [
@@ -475,7 +476,7 @@ class DatabaseForeignKey(_Constraint):
         return [key.column], key.remote_field.model, [column_of(key.remote_field.model, key.target_field.name)]
 
     def on_delete_sql(self, model: type[Model]) -> str:
-        """Return what PostgreSQL does with rows whose reference is gone; the store in them stays."""
+        """Return the ON DELETE clause, which never clears the store."""
         of = f" ({identifier(column_of(model, self.field))})" if self.on_delete == "SET NULL" else ""
         return f" ON DELETE {self.on_delete}{of}" if self.on_delete else ""
 
@@ -545,7 +546,7 @@ class SameStoreForeignKey(DatabaseForeignKey):
     def validate(
         self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS
     ) -> None:
-        """Raise ValidationError for an instance whose reference has no row in its store."""
+        """Raise ValidationError for an instance with a reference to no row of its store."""
         meta: Any = model._meta
         key, store = meta.get_field(self.field), meta.get_field(self.store_field)
         to: Any = key.remote_field.model
@@ -560,7 +561,7 @@ class SameStoreForeignKey(DatabaseForeignKey):
 
 
 def rows_that_violate(error: IntegrityError) -> str | None:
-    """Return the query for the rows because of which a SameStoreForeignKey cannot be validated; None for other errors.
+    """Return the query for the rows that keep a SameStoreForeignKey from being validated; None for other errors.
 
     PostgreSQL names none of them, since the key is validated without the right to read them.
     """

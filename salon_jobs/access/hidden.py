@@ -1,4 +1,4 @@
-"""Whether row-level security hides rows of a table from the user of a connection."""
+"""Check whether row-level security hides rows of a table from the user of a connection."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from salon_jobs.db.statements import load
 
 
 def hidden_rows(connection: BaseDatabaseWrapper, *names: str) -> tuple[str, str] | None:
-    """Return the table and the user if its policies may hide rows from that user, whatever the store; otherwise None.
+    """Return the table and the user if its policies may hide rows from that user in any store; otherwise None.
 
-    ``names`` are that of the table and its qualifiers, which come first. One statement, past the execution wrappers of
-    the connection. Raises Django's errors.
+    ``names`` are the name of the table and its qualifiers, which come first. One statement, past the execution wrappers
+    of the connection. Raises Django's errors.
     """
     with connection.wrap_database_errors:
         found: tuple[str, str] | None = (

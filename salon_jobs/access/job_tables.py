@@ -1,4 +1,4 @@
-"""Declarations of who may use the tables of salon_jobs, and its functions, as their files declare them."""
+"""Declared rights on the tables of salon_jobs; and its functions, as declared in their files."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from salon_jobs.db import statements
 
 
 class JobTable(NamedTuple):
-    """What roles may do with a table besides the worker's everything and the operator's reading, and how it is stored.
+    """Rights of web and worker on a table, besides the worker's full rights and the operator's SELECT; its storage.
 
-    ``web``: the current store's rows only, and the columns it may update. ``worker`` may only read what only functions
-    write.
+    ``web``: on the current store's rows only, and the columns it may update. ``worker`` may only read tables that only
+    functions write.
     """
 
     operator: tuple[Privilege, ...] = ()
@@ -71,17 +71,17 @@ TABLES: Final[Mapping[str, JobTable]] = {
     "salon_jobs_job_error": JobTable(operator=("DELETE",), web=_READ),
     "salon_jobs_job_result": JobTable(operator=("DELETE",), web=_READ),
     "salon_jobs_job_progress": JobTable(operator=("DELETE",), web=_READ),
-    # A retry from the start, which a store may ask for, deletes them.
+    # A retry from the start, which a store may request, deletes them.
     "salon_jobs_job_step": JobTable(operator=("DELETE",), web={"SELECT": (), "DELETE": ()}),
     "salon_jobs_superseded": JobTable(),
     "salon_jobs_fan_out": JobTable(),
     "salon_jobs_unique": JobTable(),
     "salon_jobs_follow_up": JobTable(operator=("DELETE",), worker=("SELECT",)),
-    # Read by the web for its store; written by functions alone.
+    # Read by the web for its store; written by functions only.
     "salon_jobs_flow": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "UPDATE", "DELETE")),
     "salon_jobs_flow_member": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "DELETE")),
     "salon_jobs_flow_edge": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "DELETE")),
-    # A waiting job is written once and deleted once; the key's row changes with each that gets its turn.
+    # A waiting job is written once and deleted once; the key's row changes with each job that gets its turn.
     "salon_jobs_ordered_key": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT",), storage={"fillfactor": 70}),
     "salon_jobs_ordered_job": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT",)),
     "salon_jobs_process": JobTable(),
@@ -129,12 +129,12 @@ FUNCTIONS: Final = tuple(f"salon_jobs_{name.removesuffix('_function')}" for name
 
 
 def table_access(table: str, roles: Roles) -> TableAccess:
-    """Return what is declared for one of ``TABLES``.
+    """Return the declared access to one of ``TABLES``.
 
-    The web role reaches its current store's jobs, by row-level security. It adds jobs by functions alone, and updates
-    what cancelling and retrying change; it never changes a running job, and leaves none in a state other than queued or
-    cancelled. The worker may do everything, the operator see and change the jobs of all stores. The migrator
-    owns the tables, for data migrations. One database user owns them and needs nothing.
+    The web role reaches its current store's jobs, by row-level security. It adds jobs only by functions, and updates
+    the columns that cancelling and retrying change; it never changes a running job, and leaves no job in a state other
+    than queued or cancelled. The worker may do everything, the operator see and change the jobs of all stores. The
+    migrator owns the tables, for data migrations. One database user owns them and needs nothing.
     """
     if roles.one_user:
         return TableAccess(table=table, is_protected=False)
@@ -163,7 +163,7 @@ def table_access(table: str, roles: Roles) -> TableAccess:
 
 
 def history_access(roles: Roles) -> TableAccess:
-    """Return what is declared for Django's migration history, which has no row-level security.
+    """Return the declared access to Django's migration history, which has no row-level security.
 
     Runtime processes check whether migrations are pending; none may change the history.
     """
@@ -176,10 +176,10 @@ _TRIGGER: Final = re.compile(r"(CREATE (?:OR REPLACE|CONSTRAINT) TRIGGER (\w+)[^
 
 
 def job_function(name: str, schema: str, roles: Roles) -> FunctionAccess:
-    """Return what is declared for one of ``FUNCTIONS`` in the job tables' ``schema``.
+    """Return the declaration of one of ``FUNCTIONS`` in the job tables' ``schema``.
 
-    Its file grants EXECUTE to roles by their keys in ``ROLES``, and creates its triggers. A trigger function is called
-    by no role. ``__name__`` of another file in a body stands for that statement, with the function's arguments as its
+    Its file grants EXECUTE to roles by their keys in ``ROLES``, and creates its triggers. No role may call a trigger
+    function. ``__name__`` of another file in a body stands for that statement, with the function's arguments as its
     parameters.
     """
     text = statements.load(f"{name.removeprefix('salon_jobs_')}_function")
@@ -205,7 +205,7 @@ def job_function(name: str, schema: str, roles: Roles) -> FunctionAccess:
 
 
 def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles) -> FunctionAccess:
-    """Return what is declared for the function that lists all stores: no arguments, and only ids.
+    """Return the declaration of the function that lists all stores: no arguments, and only ids.
 
     ``table`` and its ``key`` column are those of the store model. With roles it belongs to the fan-out role.
     """
@@ -229,7 +229,8 @@ def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles) -
 def fan_out_reads(*, key: str, roles: Roles, bound: Collection[str]) -> tuple[Right, tuple[Policy, ...]]:
     """Return the only right that the function's owner has on the store table, to read the key.
 
-    And, if it is one of the ``bound`` ones, who cannot bypass row-level security, the policy that shows it all rows.
+    And a policy that shows it all rows, if the owner is one of the ``bound`` ones, which cannot bypass row-level
+    security.
     """
     owner = roles.fan_out_owner
     policy = Policy(name=FAN_OUT_POLICY, command="SELECT", roles=(owner,), using="true")

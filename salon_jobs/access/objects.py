@@ -1,4 +1,4 @@
-"""Rights, policies, tables, functions and triggers as declared, and the SQL of migrations, doctor and conversion."""
+"""Declared rights, policies, tables, functions and triggers, and their SQL for migrations, doctor and conversion."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def literal(text: str) -> str:
 
 
 def grantee(name: str) -> str:
-    """Return a role, or PUBLIC, as GRANT and policies name it."""
+    """Return a role, or PUBLIC, in the form of GRANT and policies."""
     return PUBLIC if name == PUBLIC else identifier(name)
 
 
 def trigger_schema() -> str | None:
-    """Return the schema of the function that all triggers of pgtrigger call; None for the first of the search path."""
+    """Return the schema of the function that all pgtrigger triggers call; None for the first in the search path."""
     schema: str | None = features.schema()  # type: ignore[no-untyped-call]
     return schema or None
 
@@ -49,7 +49,7 @@ class Right(NamedTuple):
 
 
 def privileges(rights: Iterable[Right]) -> str:
-    """Return the privileges as GRANT lists them; one on the whole object includes its columns."""
+    """Return the privileges in the form of GRANT; one on the whole object includes its columns."""
     whole = {right.privilege for right in rights if not right.column}
     return ", ".join(
         [*sorted(whole), *on_columns((right for right in rights if right.privilege not in whole), identifier)]
@@ -86,7 +86,7 @@ class Policy:
 
     @property
     def text(self) -> str:
-        """The policy as CREATE POLICY writes it."""
+        """The policy in the form of CREATE POLICY."""
         using = "" if self.using is None else f" USING ({self.using})"
         check = "" if self.check is None else f" WITH CHECK ({self.check})"
         restrictive = "" if self.is_permissive else "AS RESTRICTIVE "
@@ -103,8 +103,8 @@ class Policy:
 class TableAccess:
     """Everything declared for one table. ``force`` applies row-level security to the owner too.
 
-    ``reads`` are other tables that the conditions of its policies read. ``takes_keys``: who inserts may take the next
-    key of an identity column beforehand.
+    ``reads`` are other tables that the conditions of its policies read. ``takes_keys``: roles that insert may take the
+    next key of an identity column beforehand.
     """
 
     table: str
@@ -121,7 +121,7 @@ class TableAccess:
         return list(dict.fromkeys(right.grantee for right in self.rights if right.privilege == "INSERT"))
 
     def install(self, roles: Sequence[str]) -> list[str]:
-        """Return the statements that leave PUBLIC and ``roles`` what is declared, and recreate each policy.
+        """Return the statements that leave PUBLIC and ``roles`` the declared rights, and recreate each policy.
 
         Without roles (one database user), nothing is granted or revoked.
         """
@@ -176,7 +176,7 @@ _SETTING: Final = re.compile(r"\bSET (\w+) = ((?:(?! SET ).)+)")
 
 
 class Trigger(NamedTuple):
-    """Trigger of a table, with its CREATE statement; ``comment`` is pgtrigger's own."""
+    """A trigger of a table, with its CREATE statement; ``comment`` is pgtrigger's own."""
 
     name: str
     schema: str
@@ -208,10 +208,10 @@ def arguments_of(definition: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionAccess:
-    """Everything declared for one function: its definition, its owner and who may call it.
+    """Everything declared for one function: its definition, its owner and its callers.
 
     ``definition`` is CREATE OR REPLACE FUNCTION, and ends with LANGUAGE, options and ``AS $body$``, in this order.
-    ``owner`` None is the role that migrates. ``callers`` are roles, and PUBLIC may not call it; None: whoever may.
+    ``owner`` None is the role that migrates. ``callers`` are roles, and PUBLIC may not call it; None leaves that open.
     """
 
     schema: str
@@ -236,7 +236,7 @@ class FunctionAccess:
 
     @property
     def behaviour(self) -> tuple[str, ...]:
-        """How it runs: language, security, volatility and settings."""
+        """Its execution: language, security, volatility and settings."""
         options = " ".join(self._parsed["options"].split())
         return (
             f"LANGUAGE {self._parsed['language']}",
@@ -257,7 +257,7 @@ class FunctionAccess:
         return parsed
 
     def create(self) -> list[str]:
-        """Return the statements, for its owner, that create or replace it and its triggers and set who may call it."""
+        """Return the statements, for its owner, that create or replace it and its triggers and set its callers."""
         return [
             self.definition,
             *(() if self.callers is None else (f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC",)),

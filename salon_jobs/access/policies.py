@@ -11,7 +11,7 @@ from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 
-# What a role may do, each on some of the columns or, if none are listed, on all.
+# Rights of a role, each on some of the columns or, if none are listed, on all.
 Privileges: TypeAlias = Mapping[Privilege, tuple[str, ...]]
 STORE_POLICY: Final = "salon_jobs_store"
 SYSTEM_POLICY: Final = "salon_jobs_system"
@@ -30,8 +30,8 @@ DEMAND_GUC: Final = "salon_jobs.no_store"
 class Parent:
     """A table through which rows belong to a store: ``column`` refers to ``key`` there. ``optional``: it may be NULL.
 
-    The keys are read once for each statement, as an array by which an index can find the rows. Row-level security of
-    the table leaves only those of the store; without a store there are none, whatever its policies are.
+    The keys are read once per statement, as an array by which an index can find the rows. Row-level security of the
+    table leaves only those of the store; without a store there are none, with any policies.
     """
 
     column: str
@@ -55,8 +55,8 @@ def store_condition(column: str, through: Sequence[Parent] = ()) -> str:
 def guarded_condition(column: str, through: Sequence[Parent] = (), *, roles: Roles) -> str:
     """Return a condition that fails, instead of showing no rows, if a migration has not set a store.
 
-    What is no key replaces the missing store: always with roles, since the condition applies only to the migrator;
-    with one database user it is the value of ``DEMAND_GUC``, which is empty unless ``migrate`` runs.
+    An invalid key replaces the missing store: always with roles, since the condition applies only to the migrator; with
+    one database user it is the value of ``DEMAND_GUC``, which is empty unless ``migrate`` runs.
     """
     otherwise = _setting(DEMAND_GUC) if roles.one_user else literal(NO_STORE)
     kind = store_key().sql
@@ -116,8 +116,8 @@ def store_access(
     The migrator is restricted too: its data migrations must go from store to store, and fail otherwise. With one
     database user the policies are TO PUBLIC and for all commands; the store table itself is then not FORCEd, since the
     fan-out function belongs to that user and must list the stores. ``column`` holds the store; a table without it
-    belongs to stores through its parents, and to none of two stores. The operator reads the columns ``names`` of all
-    stores, and support everything. Who adds stores may take the next key of an identity column first, to open the
+    belongs to stores through its parents, and no row to two stores. The operator reads the columns ``names`` of all
+    stores, and support everything. Roles that add stores may take the next key of an identity column first, to open the
     context of that store.
     """
     guarded = guarded_condition(column, through, roles=roles)
@@ -136,20 +136,20 @@ def store_access(
 
 
 def _open_to(role: str, access: TableAccess, policy: str, columns: Sequence[str] = ()) -> TableAccess:
-    """Return the access with a role that reads these columns, or all, of all rows."""
+    """Return the access with a role that reads these columns, or all of them, in all rows."""
     reads = Policy(name=policy, command="SELECT", roles=(role,), using="true")
     rights = rights_of(role, {"SELECT": tuple(columns)})
     return replace(access, policies=(*access.policies, reads), rights=(*access.rights, *rights))
 
 
-# Those of the owners of functions that cannot bypass row-level security, since nobody could let them.
+# Policies of functions' owners that cannot bypass row-level security, for lack of a role that could let them.
 BOUND_OWNERS: Final = (
     "ARRAY(SELECT rolname::text FROM pg_roles WHERE rolname = ANY (%s) AND NOT rolbypassrls ORDER BY 1)"
 )
 
 
 def open_to_owners(access: TableAccess, roles: Roles, bound: Sequence[str]) -> TableAccess:
-    """Return the access with a policy for owners of the host's functions: all rows, as far as their rights go."""
+    """Return the access with a policy for owners of the host's functions: all rows, within their rights."""
     names = tuple(name for name in bound if name in roles.extra_owners)
     if not names:
         return access

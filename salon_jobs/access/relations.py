@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 # A name with its qualifiers, which come first; without quotes, and folded as the server does.
 Name: TypeAlias = tuple[str, ...]
 
-# A quoted name keeps its first quote, so that it is none of the words below; of a literal only a quote is left.
+# A quoted name keeps its first quote, so that it is not one of the words below; of a literal only a quote is left.
 _WORD: Final = re.compile(
     r"""(?P<skipped> \s+ | --[^\r\n]* )
       | (?P<comment> /\* )
@@ -23,10 +23,10 @@ _WORD: Final = re.compile(
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 _COMMENT_ENDS: Final = re.compile(r"/\*|\*/")
-# What begins a query, at the start of a statement or after a parenthesis.
+# Words that begin a query, at the start of a statement or after a parenthesis.
 _VERBS: Final = frozenset(("select", "insert", "update", "delete", "merge", "with", "table", "values"))
 _STATEMENTS: Final = _VERBS | {"copy", "declare"}
-# What ends a list of tables; in MERGE also WHEN, which elsewhere is of a CASE.
+# Words that end a list of tables; in MERGE also WHEN, which elsewhere belongs to CASE.
 _ENDS_LIST: Final = frozenset(
     ("where", "group", "order", "having", "limit", "offset", "fetch", "union", "intersect", "except", "window", "for")
 ) | {"returning", "set", "select"}
@@ -34,7 +34,7 @@ _ENDS_LIST: Final = frozenset(
 
 @dataclass(slots=True)
 class _Level:
-    """What is known between two parentheses: ``expects`` is whether a relation's name comes next."""
+    """State between two parentheses: ``expects`` is whether a relation's name comes next."""
 
     verb: str = ""
     is_query: bool = False
@@ -48,9 +48,9 @@ class _Level:
 
 
 def relations_of(text: str) -> Iterator[Name]:
-    """Yield the relations that statements name where they read or write rows: not their common table expressions.
+    """Yield the relations that statements name where they read or write rows, without common table expressions.
 
-    Left out are statements that only define or explain, and what is in literals, such as the body of a function.
+    Leaves out statements that only define or explain, and the content of literals, such as the body of a function.
     """
     for words in _statements(text):
         yield from _relations(words)
@@ -163,14 +163,14 @@ def _opened(level: _Level, first: str) -> _Level:
 
 
 def _end_definition(level: _Level) -> None:
-    """Know a common table expression by name, once its query has ended."""
+    """Register a common table expression by name, once its query has ended."""
     if level.defining:
         level.defined.add(level.defining)
         level.defining = ""
 
 
 def _follow(level: _Level, word: str, before: str, twice_before: str) -> None:
-    """Note what a word says about what comes next."""
+    """Record what a word tells about the next one."""
     if word == ",":
         level.expects, level.defines = level.in_list, not level.in_list and not level.verb
     elif word == "with" and not level.in_list:
@@ -183,7 +183,7 @@ def _follow(level: _Level, word: str, before: str, twice_before: str) -> None:
             level.in_list = not level.of_target
     elif word == "join":
         level.expects = True
-    elif word == "using":  # of a join it names columns
+    elif word == "using":  # in a join it names columns
         if level.verb in ("delete", "merge") and not level.in_list:
             level.expects = level.in_list = True
     elif word in ("into", "copy") or (word == "update" and not level.verb):

@@ -1,6 +1,6 @@
 """Declaration of the database roles: the purpose, privileges and bootstrap file of each.
 
-Roles are cluster-level and exist before migrations, whose policies and grants name them. Their names in a deployment
+Roles are cluster-level and exist before migrations, since policies and grants name them. Their names in a deployment
 are in ``salon_jobs.conf.Roles``; ``access.bootstrap`` turns the declaration into SQL.
 """
 
@@ -37,7 +37,7 @@ class DefaultPrivileges:
 
 
 def alter_defaults(creator: str, schema: str = "") -> str:
-    """Return the start of a statement about default privileges on a creator's new objects, in one schema or all."""
+    """Return the start of an ALTER DEFAULT PRIVILEGES for a creator's new objects, in one schema or all."""
     within = f" IN SCHEMA {identifier(schema)}" if schema else ""
     return f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(creator)}{within}"
 
@@ -53,9 +53,9 @@ class RoleSpec:
 
     ``key`` is the field of ``conf.Roles`` and the key of ``ROLE_PASSWORDS``; ``variable`` is the environment variable
     of the password, and ``None`` means that the role cannot log in. ``owns_functions`` is for NOLOGIN owners of
-    SECURITY DEFINER functions: they bypass RLS, or have policies where nobody may let them, and only the migrator may
-    become them. ``business_dml`` grants, by default privileges, the rows of the tables that later migrations create
-    (under RLS). ``settings`` apply to each of the role's sessions.
+    SECURITY DEFINER functions: they bypass RLS, or have policies where BYPASSRLS cannot be granted, and only the
+    migrator may become them. ``business_dml`` grants, by default privileges, the rows of the tables that later
+    migrations create (under RLS). ``settings`` apply to each of the role's sessions.
     """
 
     key: str
@@ -72,7 +72,7 @@ class RoleSpec:
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """Attributes as ALTER ROLE names them. INHERIT means nothing for roles that cannot log in."""
+        """Attributes in the form of ALTER ROLE. INHERIT means nothing for roles that cannot log in."""
         owns = self.owns_functions
         inherits = {} if owns else {"INHERIT": not self.owns_schema}
         are_on = {"LOGIN": not owns, **inherits, "BYPASSRLS": owns, **dict.fromkeys(_POWERS, False)}
@@ -92,7 +92,7 @@ class RoleSpec:
         return () if self.owns_schema else ("USAGE",)
 
     def default_privileges(self, name: str, migrator: str) -> tuple[DefaultPrivileges, ...]:
-        """Return the role's privileges on new objects, or what its own new objects withhold from PUBLIC."""
+        """Return the role's privileges on new objects, or those that its own new objects withhold from PUBLIC."""
         if self.is_guarded:
             types = (DefaultPrivileges(creator=name, kind="TYPES", privileges=("USAGE",)),) if self.owns_schema else ()
             return (DefaultPrivileges(creator=name, kind="FUNCTIONS", privileges=("EXECUTE",)), *types)

@@ -1,4 +1,4 @@
-"""Schema changes of isolated tables: what Django's own statements meet there, policies and hidden rows.
+"""Schema changes of isolated tables, which have policies and hidden rows that Django's own statements do not expect.
 
 An ordinary migration drops and adds foreign keys, fills NULLs, changes types. PostgreSQL checks a key by a query that
 obeys forced row-level security; so does an UPDATE; and it alters no column that a policy reads. ``install`` mixes
@@ -26,8 +26,8 @@ from salon_jobs.tenancy.active import expect_no_rows
 _UNFORCED: Final = (
     "ALTER TABLE %(table)s NO FORCE ROW LEVEL SECURITY; {}; ALTER TABLE %(table)s FORCE ROW LEVEL SECURITY"
 )
-# Other keys than Django's, which it drops itself: PostgreSQL would make them again, and check them by its query, and
-# refuse those whose other column follows only later.
+# Keys other than Django's, which it drops itself: PostgreSQL would re-create them, check them by its query, and refuse
+# keys with another column that is altered only later.
 _KEYS: Final = """
 SELECT c.conrelid::regclass::text, c.conname, pg_get_constraintdef(c.oid),
        CASE WHEN c.conrelid = c.confrelid THEN (SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
@@ -37,7 +37,7 @@ SELECT c.conrelid::regclass::text, c.conname, pg_get_constraintdef(c.oid),
  WHERE c.contype = 'f' AND c.conparentid = 0 AND a.attrelid = to_regclass(%s) AND a.attname = %s
    AND (row_security_active(c.conrelid) OR row_security_active(c.confrelid) OR c.conname = ANY (%s)) ORDER BY 1, 2
 """
-# Or was left for the new target by an attempt that failed to validate it, without a transaction.
+# Or an attempt without a transaction left it for the new target, when it failed to validate it.
 _REFERS_ELSEWHERE: Final = """
 SELECT FROM pg_constraint c WHERE conrelid = to_regclass(%s) AND conname = %s AND (confrelid <> to_regclass(%s)
    OR NOT convalidated AND confrelid <> to_regclass(%s)
@@ -61,18 +61,18 @@ SELECT p.polrelid::regclass::text, p.polname, p.polpermissive, p.polcmd::text,
 
 
 class IsolatedTables(DatabaseSchemaEditor):
-    """Schema editor whose statements do on isolated tables what they do on others, for the rows of all stores."""
+    """Schema editor with the same effect on isolated tables as on others, in the rows of all stores."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        # What a field's alteration has dropped, by kind, table and name, with what makes it again.
+        # Objects that a field's alteration has dropped, by kind, table and name, with the SQL that re-creates them.
         self._dropped: dict[tuple[str, str, str], list[str]] = {}
-        # Names of keys that models declare, among those of which Django has asked.
+        # Names of keys that models declare, among those that Django has looked up.
         self._declared_keys: set[str] = set()
         self._alteration = ExitStack()
 
     def execute(self, sql: Any, params: Any = ()) -> None:
-        """Run or collect a statement; a foreign key is checked row by row where its query would not see all rows."""
+        """Run or collect a statement; check a foreign key row by row if its query would not see all rows."""
         if isinstance(sql, Statement) and sql.template == self.sql_create_fk:
             table, to_table = str(sql.parts["table"]), str(sql.parts["to_table"])
             if self._hides_rows(table, to_table):
@@ -81,7 +81,7 @@ class IsolatedTables(DatabaseSchemaEditor):
         super().execute(sql, params)
 
     def add_field(self, model: type[Model], field: Any) -> None:
-        """Add a column, whose default PostgreSQL looks up if the field is a foreign key."""
+        """Add a column; PostgreSQL looks up its default if the field is a foreign key."""
         if field.remote_field is None or field.many_to_many or not field.db_constraint:
             super().add_field(model, field)
             return
@@ -104,7 +104,7 @@ class IsolatedTables(DatabaseSchemaEditor):
     def alter_field(self, model: type[Model], old_field: Any, new_field: Any, strict: bool = False) -> None:
         """Alter a column, in all rows, with the policies that read it or a column that refers to it.
 
-        Policies that had to go return before it ends, in the same transaction.
+        Dropped policies are re-created before it ends, in the same transaction.
         """
         fills = old_field.null and not new_field.null and (new_field.has_default() or new_field.has_db_default())
         own = self.sql_update_with_default
@@ -133,11 +133,11 @@ class IsolatedTables(DatabaseSchemaEditor):
             self._list_stores_of(model)
 
     def _list_stores_of(self, model: type[Model]) -> None:
-        """Make the function that lists the stores anew if the model is theirs: its text names table and key."""
+        """Reinstall the function that lists the stores if the model is theirs: its text names table and key."""
         if conf.store_model is None or model._meta.label_lower != conf.store_model.lower():
             return
         if not self._rows(_HAS_FUNCTION, f"{identifier(*conf.fan_out_function.split('.'))}()"):
-            return  # the migration that makes it comes later
+            return  # a later migration creates it
         with ExitStack() as stack:
             if not self.atomic_migration and not self.collect_sql:
                 stack.enter_context(transaction.atomic(self.connection.alias))
@@ -146,11 +146,11 @@ class IsolatedTables(DatabaseSchemaEditor):
     def _alter_column_type_sql(
         self, model: type[Model], old_field: Any, new_field: Any, new_type: str, *collations: Any
     ) -> Any:
-        """Drop what keeps the next statement from altering the column, which has its new name by now."""
+        """Drop the objects that keep the next statement from altering the column, which already has its new name."""
         table, column = self.quote_name(model._meta.db_table), new_field.column
         self._drop_policies(table, column, new_type)
         self._drop_keys(table, column)
-        django: Any = super()  # whose types leave it out
+        django: Any = super()  # its types leave it out
         return django._alter_column_type_sql(model, old_field, new_field, new_type, *collations)
 
     def _drop_policies(self, table: str, column: str, new_type: str) -> None:
@@ -162,7 +162,7 @@ class IsolatedTables(DatabaseSchemaEditor):
                 name=name,
                 command=_COMMANDS[command],
                 roles=tuple(roles),
-                # It alone casts to the type of a column.
+                # Only the membership policy casts to the type of a column.
                 using=user_condition(column, new_type) if name == MEMBERSHIP_POLICY else using,
                 check=check,
                 is_permissive=is_permissive,
@@ -179,7 +179,7 @@ class IsolatedTables(DatabaseSchemaEditor):
             self._drop(("foreign key", of, name), f"SET CONSTRAINTS ALL IMMEDIATE; {alter % 'DROP'}", add % values)
 
     def _drop(self, what: tuple[str, str, str], drop: str, *again: str) -> None:
-        """Drop something until the end of the alteration, in a transaction."""
+        """Drop an object until the end of the alteration, in a transaction."""
         if what in self._dropped:
             return
         if not self._dropped and not self.atomic_migration:
@@ -206,7 +206,7 @@ class IsolatedTables(DatabaseSchemaEditor):
                 raise
 
     def _follow(self, model: type[Model], new_model: type[Model], name: str) -> None:
-        """Make what the model declares of the field anew where it says something else by now: another target, NULL."""
+        """Re-create the model's declarations about the field that are different now: another target, NULL."""
         before = {each.name: each for each in model._meta.constraints}
         for declared in new_model._meta.constraints:
             if before.get(declared.name) != declared:  # another operation changes it
@@ -224,8 +224,8 @@ class IsolatedTables(DatabaseSchemaEditor):
                     self.execute(declared.create_sql(new_model, self), None)
 
     def _constraint_names(self, model: type[Model], *arguments: Any, **options: Any) -> list[str]:
-        """Find no key that the model declares when Django looks for its own: it would not make that again."""
-        django: Any = super()  # whose types leave it out
+        """Find no declared key when Django looks for its own: Django would not re-create it."""
+        django: Any = super()  # its types leave it out
         names: list[str] = django._constraint_names(model, *arguments, **options)
         if not options.get("foreign_key"):
             return names
@@ -240,7 +240,7 @@ class IsolatedTables(DatabaseSchemaEditor):
         return rows
 
     def _hides_rows(self, *tables: str) -> bool:
-        """Return whether policies keep rows of any of these tables, whose names are quoted, from who migrates."""
+        """Return whether policies hide rows of any of these tables (quoted names) from the migrating role."""
         return any(hides for table in tables for (hides,) in self._rows(_HIDES_ROWS, table))
 
 
@@ -249,7 +249,7 @@ def install() -> None:
     for alias in connections:
         try:
             backend: Any = type(connections[alias])
-        except ImproperlyConfigured:  # its driver is not installed, which who uses the alias is told
+        except ImproperlyConfigured:  # its driver is not installed, as users of the alias will learn
             continue
         editor = backend.SchemaEditorClass or object  # a default of {} has none
         if issubclass(editor, DatabaseSchemaEditor) and not issubclass(editor, IsolatedTables):

@@ -24,15 +24,15 @@ from salon_jobs.tenancy.active import expects_no_rows, innermost
 
 
 def refuse_without_store(connection: BaseDatabaseWrapper) -> None:
-    """Have a connection refuse statements on stores' tables outside a store. Idempotent."""
+    """Make a connection refuse statements on stores' tables outside a store. Idempotent."""
     if _refuse not in connection.execute_wrappers:
         connection.execute_wrappers.insert(0, _refuse)
 
 
 def _refuse(execute: Callable[..., Any], statement: Any, parameters: Any, many: bool, context: Any) -> Any:
-    """Raise TenantContextError for a statement on a store's table outside a store. Superusers see all rows anyway."""
+    """Raise TenantContextError for a statement on a store's table outside a store, except for superusers."""
     connection = context["connection"]
-    if not is_strict():  # any more
+    if not is_strict():  # no longer
         return execute(statement, parameters, many, context)
     store = innermost(connection)
     if (store is None or not store.covers_next_statement) and not expects_no_rows.get():
@@ -62,14 +62,14 @@ def _error(alias: str, table: str) -> str:
 
 
 # By connection, the tables that hide no rows there. An alias other than DATABASE can be a replica or another login of
-# the database, but also that of an operator or support, who see all stores, or of another database without policies.
+# the database, but also a login of an operator or support, who see all stores, or another database without policies.
 _open: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
 
 
 def _may_find_none(connection: BaseDatabaseWrapper, table: str) -> bool:
-    """Return whether a statement without a store may find no row of a table of stores, and nobody notices."""
+    """Return whether a statement without a store may silently find no row of a table of stores."""
     raw: Any = connection.connection
-    # The migrator's policies refuse it, where there are rows.
+    # The migrator's policies refuse it, if there are rows.
     is_migrator = raw.info.user == conf.roles.migrator
     if is_of_jobs(connection.alias):
         return True
@@ -81,13 +81,13 @@ def _may_find_none(connection: BaseDatabaseWrapper, table: str) -> bool:
     return True
 
 
-# A text that is longer is read each time, since what is kept has a bound: 512 of these.
+# A longer text is read each time, since the cache is limited: 512 texts.
 _LONGEST_KEPT: Final = 16_384
 
 
 @cache
 def _tables() -> tuple[set[str], re.Pattern[str]]:
-    """Return the tables of stores, and what finds the name of any of them anywhere in a text."""
+    """Return the tables of stores, and a pattern that finds the name of any of them in a text."""
     tables = {model._meta.db_table for model, access in declarations().items() if isinstance(access, StoreIsolation)}
     anywhere = "|".join(map(re.escape, tables)) or r"(?!)"  # without tables it finds nothing
     return tables, re.compile(anywhere, re.IGNORECASE)
@@ -97,7 +97,7 @@ def _tables() -> tuple[set[str], re.Pattern[str]]:
 def _table_of_stores(text: str) -> str | None:
     """Return the first table of stores that a statement reads or writes, if there is one.
 
-    Not where it defines a function or a view; in migrations policies refuse statements without a store.
+    Ignores definitions of functions and views; in migrations policies refuse statements without a store.
     """
     tables, anywhere = _tables()
     if anywhere.search(text) is None:

@@ -1,4 +1,4 @@
-"""The ways from a row to its store: a column of its own, or that of a row to which it refers."""
+"""Paths from a row to its store: by its own column, or by that of a row to which it refers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from salon_jobs.conf import settings as conf
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Expressions for the stores of rows, by what models declare; ``table`` returns the name of a model's table."""
+    """Expressions for the stores of rows, from the models' declarations; ``table`` returns a model's table name."""
 
     declared: Mapping[type[Model], AccessConstraint]
     table: Callable[[type[Model]], str | None]

@@ -1,4 +1,4 @@
-"""Checks of what callers pass: each raises OptionInvalid naming the field, before anything reaches the database."""
+"""Checks of callers' arguments: each raises OptionInvalid naming the field, before anything reaches the database."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def check_text(name: str, value: object, longest: int, *, least: int = 1) -> Non
 def one_or_several(
     takes: str, given: Any, *, longest_key: int = 0, also: Callable[[object], bool] = lambda given: False
 ) -> list[Any]:
-    """Return the ids of one or several handles and ids, and perhaps keys or what ``also`` accepts, as a list.
+    """Return the ids of one or several handles and ids, and perhaps keys or values that ``also`` accepts, as a list.
 
-    ``takes`` says what may be given, for the OptionInvalid that refuses anything else.
+    ``takes`` lists the accepted values, for the OptionInvalid that refuses any other.
     """
     is_one = isinstance(given, int | str | bytes) or hasattr(given, "id") or not isinstance(given, Iterable)
     several = cast("Iterable[Any]", [given] if is_one else given)
@@ -43,12 +43,12 @@ def one_or_several(
 
 
 def is_id(value: object) -> bool:
-    """Return whether a row can have this number."""
+    """Return whether a row can have this number as its id."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LAST_ID
 
 
 def as_uuid(value: object) -> UUID | None:
-    """Return a UUID, or the one that a text is, or None."""
+    """Return a UUID as it is, the UUID in a text, or None."""
     if isinstance(value, str):
         with suppress(ValueError):
             return UUID(value)
@@ -56,13 +56,13 @@ def as_uuid(value: object) -> UUID | None:
 
 
 def check_id(name: str, value: object) -> None:
-    """Reject what no row can have as its number. Raises OptionInvalid naming the field."""
+    """Reject a number that no row can have as its id. Raises OptionInvalid naming the field."""
     if not is_id(value):
         raise OptionInvalid(f"{name} must be a whole number from 0 to {LAST_ID}, not {shown(value)}")
 
 
 def checked_names(name: str, values: object, longest: int) -> list[str]:
-    """Return one or several names of rows as a list. Raises OptionInvalid unless all are names that rows can have."""
+    """Return one or several names of rows as a list. Raises OptionInvalid unless rows can have all of these names."""
     if not isinstance(values, Iterable):
         raise OptionInvalid(f"{name} must be strings, not {shown(values)}")
     names: list[Any] = [values] if isinstance(values, (str, bytes)) else [*values]
@@ -72,7 +72,7 @@ def checked_names(name: str, values: object, longest: int) -> list[str]:
 
 
 def checked_ids(name: str, values: object) -> list[int]:
-    """Return the numbers of rows as a list. Raises OptionInvalid unless all are numbers that rows can have."""
+    """Return the ids of rows as a list. Raises OptionInvalid unless rows can have all of these ids."""
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes)):
         raise OptionInvalid(f"{name} must be whole numbers, not {shown(values)}")
     ids: list[Any] = [*values]

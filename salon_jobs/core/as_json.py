@@ -1,4 +1,4 @@
-"""JSON of the values that a project has: a subclass is written as its base, and lazy text as what it is at that moment.
+"""JSON of a project's values: a subclass is written as its base, and lazy text as its current value.
 
 Arguments, results, steps and messages are all written here.
 """
@@ -20,11 +20,11 @@ import msgspec
 # the caller's transaction.
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-# Nothing that is written is nested deeper: msgspec stops at Python's own bound.
+# The deepest nesting that can be written: msgspec stops at Python's own bound.
 _DEEPEST: Final = 1000
 
 
-# While a test freezes the time, freezegun has a class of its own stand in every module where this one stood.
+# While a test freezes the time, freezegun replaces this class by its own in every module.
 DATETIME: Final[type[datetime]] = next(each for each in datetime.__mro__ if each.__module__ == "datetime")
 
 
@@ -32,10 +32,10 @@ def _time_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in ("hour", "minute", "second", "microsecond", "tzinfo", "fold")}
 
 
-# How an instance of a subclass becomes one of the base, which gets no chance to say it differently. The base is taken
-# from its class, and never by its name in a module: a test may have replaced that, as freezegun does.
+# How an instance of a subclass becomes one of the base, without calling methods of the subclass. The base is taken from
+# its class, and never by its name in a module: a test may have replaced that, as freezegun does.
 _BASES: Final[dict[tuple[str, str], Callable[[Any, Any], Any]]] = {
-    ("django.utils.functional", "Promise"): lambda _, value: str(value),  # in the language that is active now
+    ("django.utils.functional", "Promise"): lambda _, value: str(value),  # in the current language
     ("django.utils.functional", "LazyObject"): lambda _, value: value.__reduce__()[1][0],
     ("builtins", "str"): lambda base, value: base.__str__(value),
     ("builtins", "int"): lambda base, value: base.__int__(value),
@@ -51,7 +51,7 @@ _BASES: Final[dict[tuple[str, str], Callable[[Any, Any], Any]]] = {
 
 
 def as_base(value: Any) -> Any:
-    """Return a value that msgspec cannot write as one that it can. Raises TypeError, saying what to pass instead."""
+    """Return a value that msgspec cannot write as one that it can. Raises TypeError, with the value to pass instead."""
     for base in type(value).__mro__:
         if (write := _BASES.get((base.__module__, base.__qualname__))) is not None:
             return write(base, value)
@@ -59,7 +59,7 @@ def as_base(value: Any) -> Any:
 
 
 def as_member(kind: type[Any], value: Any) -> Any:
-    """Return the member of an enumeration that msgspec does not know, as Django's choices are none to it."""
+    """Return the member of an enumeration that msgspec does not know, such as one of Django's choices."""
     if not issubclass(kind, Enum):
         raise NotImplementedError(kind)
     try:
@@ -69,7 +69,7 @@ def as_member(kind: type[Any], value: Any) -> Any:
 
 
 def to_plain(value: Any, *, keep: Iterable[type[Any]] = (), str_keys: bool = False) -> Any:
-    """Return a value made of what JSON has, and of the types in ``keep``. Raises any error of its own classes."""
+    """Return a value composed of JSON's types and of the types in ``keep``. Raises any error of its own classes."""
     write = partial(msgspec.to_builtins, enc_hook=as_base, builtin_types=keep, order="deterministic")
     try:
         return write(value, str_keys=str_keys)
@@ -92,7 +92,7 @@ _write = msgspec.json.Encoder(enc_hook=as_base).encode
 def encode(value: Any, *, plain: bool = False, in_utc: bool = True) -> bytes:
     """Return JSON that jsonb accepts, with every aware instant ``in_utc``; ``plain`` values are written as they are.
 
-    Raises ValueError with the path of what cannot be written, what it is, and what to pass instead.
+    Raises ValueError with the path of the part that cannot be written, its type, and the value to pass instead.
     """
     try:
         encoded = _write(value if plain or not in_utc else _canonical(to_plain(value, keep=(DATETIME,)), "$"))
@@ -106,16 +106,16 @@ def encode(value: Any, *, plain: bool = False, in_utc: bool = True) -> bytes:
 
 
 def why_not(value: Any, error: Exception) -> str:
-    """Return why a value cannot be written as JSON, with the path of the part that cannot; ``error`` met it."""
+    """Return why a value cannot be written as JSON, with the path of the part that cannot; ``error`` is the failure."""
     try:
         found = next(_faults(value, "$", 0), None)
-    except Exception:  # of the value's own classes: the error that was met is told
+    except Exception:  # of the value's own classes: the first error is reported
         found = None
     return found or str(error) or type(error).__name__
 
 
 def _faults(value: Any, path: str, depth: int) -> Iterator[str]:
-    """Yield what is wrong with each part of a value, and where."""
+    """Yield the faults of each part of a value, with their paths."""
     if depth > _DEEPEST:
         yield f"it is nested too deeply, or contains itself - at `{path}`"
         return
@@ -139,7 +139,7 @@ def _faults(value: Any, path: str, depth: int) -> Iterator[str]:
     else:
         try:
             to_plain(value)
-        except Exception as error:  # it is what is told
+        except Exception as error:  # it is reported as a fault
             yield f"{error} - at `{path}`"
 
 
@@ -156,7 +156,7 @@ def _named(value: Any) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-# What to pass instead of an instance of a class, by where that is.
+# What to pass instead of an instance of a class, by its module and name.
 _INSTEAD: Final = {
     ("django.db.models.base", "Model"): "pass its key, .pk",
     ("django.db.models.query", "QuerySet"): "pass a list of keys, list(….values_list('pk', flat=True))",

@@ -11,7 +11,7 @@ from typing import Final
 from salon_jobs.core.text import shown
 
 _LONGEST: Final = timedelta(days=365)
-_SYSTEM_RNG: Final = SystemRandom()  # has no state to share between threads or inherit from a parent process
+_SYSTEM_RNG: Final = SystemRandom()  # without state to share between threads or inherit from a parent process
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Description of an exception for rows, logs and reports, safe whatever the exception's own methods do."""
+"""Description of an exception for rows, logs and reports, safe even if the exception's own methods fail."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OTHERS: Final = tuple(
         *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")),
     }
 )
-# The modules of ours, and of the event loop, that call a handler.
+# Our modules, and those of the event loop, that call a handler.
 _CALLERS: Final = frozenset({"salon_jobs", "asyncio", "concurrent"})
 _CAUSED: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
 _FOLLOWED: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -44,7 +44,7 @@ _FOLLOWED: Final = "\nDuring handling of the above exception, another exception 
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """Contents of an error row; every field fits its column and PostgreSQL's text, and hides what REDACT names.
+    """Contents of an error row; every field fits its column and PostgreSQL's text, without the values REDACT names.
 
     ``alike`` is equal for errors of one kind: same class, innermost function of the host's own code, and message
     without its varying parts.
@@ -58,7 +58,7 @@ class ErrorReport:
 
 
 def report(error: BaseException) -> ErrorReport:
-    """Describe an error, keeping the end of a long traceback. Never raises, whatever the error's own methods do."""
+    """Describe an error, keeping the end of a long traceback. Never raises, even if the error's own methods do."""
     message = message_of(error)
     varied = _VARIES.sub("*", message.partition("\n")[0])
     return ErrorReport(
@@ -76,7 +76,7 @@ def message_of(error: BaseException) -> str:
 
 
 def shown_message(text: str) -> str:
-    """Return the text of an error as it may be shown: the beginning of a long one, without secrets."""
+    """Return the text of an error for display: the beginning of a long one, without secrets."""
     shown = visible_lines(without_secrets(text[: 2 * LONGEST_MESSAGE]))
     if len(text) <= 2 * LONGEST_MESSAGE and len(shown) <= LONGEST_MESSAGE:
         return shown
@@ -87,19 +87,19 @@ def shown_message(text: str) -> str:
 def traceback_of(error: BaseException, frames: TracebackType | None = None) -> str:
     """Format a traceback as Python does, with messages as ``message_of`` returns them; keep the end of a long one.
 
-    Where the host's own code failed, the frames of ours that called it are left out. ``frames`` replaces those of the
-    error itself. Never raises.
+    If the host's own code failed, the frames of our callers are left out. ``frames`` replaces those of the error
+    itself. Never raises.
     """
     return _text(lambda: "".join(_chain(error, frames or error.__traceback__, 0)).rstrip("\n"))[-_LONGEST_TRACEBACK:]
 
 
 def storable(text: str) -> str:
-    """Escape what PostgreSQL's text cannot hold: NUL, and lone surrogates (a file name that is not UTF-8)."""
+    """Escape characters that PostgreSQL's text lacks: NUL, and lone surrogates (a file name that is not UTF-8)."""
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 def _chain(error: BaseException, frames: TracebackType | None, depth: int) -> Iterator[str]:
-    """Yield the lines of an error and of those that led to it, the first of them first."""
+    """Yield the lines of an error and of the errors that led to it, the first of them first."""
     chained = [(error, frames, "")]
     known = {id(error)}
     while len(chained) < _MOST_CHAINED:
@@ -117,7 +117,7 @@ def _chain(error: BaseException, frames: TracebackType | None, depth: int) -> It
 
 
 def _one(error: BaseException, frames: TracebackType | None, depth: int) -> Iterator[str]:
-    # Without the frames of ours that called the host's code; all of them if none is the host's.
+    # Without the frames of our code that called the host's; all of them if there are none of the host's.
     first = frames
     while first is not None and first.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _CALLERS:
         first = first.tb_next

@@ -16,7 +16,7 @@ _LONGEST_NAME: Final = 512
 
 
 class SalonJobsError(Exception):
-    """Base class of all errors of salon_jobs. Their texts are bounded, however long what they quote is."""
+    """Base class of all errors of salon_jobs. Their texts are bounded, whatever the length of quoted values."""
 
     code: ClassVar[str] = "SALON_JOBS.ERROR"
 
@@ -25,7 +25,7 @@ class SalonJobsError(Exception):
 
 
 class ConfigurationError(SalonJobsError):
-    """A setting is missing, unknown or contradicts another one. Each argument says one thing that is wrong."""
+    """A setting is missing, unknown or contradicts another one. Each argument names one fault."""
 
     code = "SETTINGS.INVALID"
 
@@ -40,7 +40,7 @@ class TaskInvalid(SalonJobsError):
 
 
 class UnknownTask(SalonJobsError):
-    """No task of this name is registered."""
+    """No task with this name is registered."""
 
     code = "JOB.UNKNOWN_TASK"
 
@@ -70,13 +70,13 @@ class EnqueueRefused(SalonJobsError):
 
 
 class JobDoesNotExist(SalonJobsError):
-    """No job has this id, or it is gone and nothing of it is kept."""
+    """No job has this id, or it is gone without a kept result."""
 
     code = "JOB.DOES_NOT_EXIST"
 
 
 class ResultInvalid(SalonJobsError):
-    """What a handler returned cannot be kept, because it cannot be written as JSON."""
+    """The result of a handler cannot be kept, because it cannot be written as JSON."""
 
     code = "JOB.RESULT_INVALID"
 
@@ -94,19 +94,19 @@ class EndRefused(SalonJobsError):
 
 
 class FlowInvalid(SalonJobsError):
-    """A member of a flow is not the call of a task, of another flow or store, or the job is no member of a flow."""
+    """A member of a flow is not a call of a task, or of another flow or store, or the job is not a member of a flow."""
 
     code = "JOB.FLOW_INVALID"
 
 
 class NoResult(SalonJobsError):
-    """The job has no result: it has not succeeded, or keeps none."""
+    """The job has no result: it has not succeeded, or its task keeps none."""
 
     code = "JOB.NO_RESULT"
 
 
 class JobFailed(SalonJobsError):
-    """The job that was waited for failed, with the error of its last attempt: ``error_class`` and ``message``."""
+    """The awaited job failed, with the error of its last attempt: ``error_class`` and ``message``."""
 
     code = "JOB.FAILED"
 
@@ -116,7 +116,7 @@ class JobFailed(SalonJobsError):
 
 
 class JobCancelled(SalonJobsError):
-    """The job that was waited for was cancelled, for its ``reason``."""
+    """The awaited job was cancelled, for its ``reason``."""
 
     code = "JOB.CANCELLED"
 
@@ -126,7 +126,7 @@ class JobCancelled(SalonJobsError):
 
 
 class WaitTimedOut(SalonJobsError, TimeoutError):
-    """The job that was waited for has not ended in time; it goes on."""
+    """The awaited job has not ended in time; it goes on."""
 
     code = "JOB.WAIT_TIMED_OUT"
 
@@ -180,7 +180,7 @@ class Late(SalonJobsError):
 
 
 class SchemaMissing(SalonJobsError):
-    """The job tables are missing, or where the search path does not lead, or migrations are pending."""
+    """The job tables are missing or not in the search path, or migrations are pending."""
 
     code = "WORKER.SCHEMA_MISSING"
 
@@ -222,7 +222,7 @@ class DangerousSetting(SalonJobsError):
 
 
 class FixIncomplete(SalonJobsError):
-    """A finding could not be fixed, or is still there afterwards; nothing was changed."""
+    """A finding could not be fixed, or remains afterwards; nothing was changed."""
 
     code = "DATABASE.FIX_INCOMPLETE"
 
@@ -234,7 +234,7 @@ class TenantContextError(SalonJobsError):
 
 
 class StoreRefused(SalonJobsError):
-    """The request has no store, or one that its user does not belong to; answered with ``status``."""
+    """The request has no store, or its user does not belong to the store; answered with ``status``."""
 
     code = "TENANT.REFUSED"
 
@@ -244,7 +244,7 @@ class StoreRefused(SalonJobsError):
 
 
 class LeaseLost(SalonJobsError):
-    """The job belongs to another run by now; everything this run wrote is rolled back."""
+    """Another run owns the job now; everything this run wrote is rolled back."""
 
     code = "JOB.LEASE_LOST"
 
@@ -277,7 +277,7 @@ class ProcessDied(SalonJobsError):
 
 
 class NotRepeated(SalonJobsError):
-    """The only run of a task declared ``at_most_once`` was cut short; how far it got is unknown."""
+    """The only run of a task declared ``at_most_once`` was interrupted; how far it got is unknown."""
 
     code = "JOB.NOT_REPEATED"
 

@@ -1,4 +1,4 @@
-"""What features attach to a run, which knows none of them."""
+"""Extensions that features attach to a run; the run knows no feature."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ E = TypeVar("E", bound="Extension")
 
 
 class Extension:
-    """Base of what a feature keeps of one run, such as its steps, or the lines that it logged: one of each class."""
+    """Base of a feature's state in one run, such as its steps or its logged lines: one of each class."""
 
     def close(self) -> None:
-        """Let go of what must not outlive the handler, which has ended; most have nothing of that kind.
+        """Release resources that must not outlive the handler, which has ended; most extensions have none.
 
-        After a coroutine it is called on the event loop, where nothing may talk to the database.
+        After a coroutine it is called on the event loop, where nothing may query the database.
         """
 
 
 class Extensible:
-    """Base of what extensions are attached to. Without any it has the empty table of its class, and allocates none."""
+    """Base of objects that take extensions. Without any it has the empty table of its class, and allocates none."""
 
     extensions: Mapping[type[Any], Extension] = MappingProxyType({})
 
@@ -29,6 +29,6 @@ class Extensible:
         return cast("E | None", self.extensions.get(kind))
 
     def attach(self, extension: E) -> E:
-        """Attach an extension, in place of one of the same class, and return it. Threads may do so at once."""
+        """Attach an extension, in place of one of the same class, and return it. Thread-safe."""
         vars(self).setdefault("extensions", {})[type(extension)] = extension
         return extension

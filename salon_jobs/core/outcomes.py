@@ -36,9 +36,8 @@ class Snooze(Exception):
 class Retry(Exception):
     """Raise in a handler to fail this attempt and have the job retried ``after`` a delay, instead of its backoff.
 
-    The attempt is counted: after ``max_attempts`` the job fails. What is recorded is the error from which it is raised,
-    or which was being handled; without one, this. The handler's transaction is rolled back. Raises ValueError below
-    zero and above 36,500 days.
+    The attempt is counted: after ``max_attempts`` the job fails. The recorded error is the cause or context of this
+    one, or else this one. The handler's transaction is rolled back. Raises ValueError below zero and above 36,500 days.
     """
 
     def __init__(self, after: timedelta) -> None:
@@ -96,7 +95,7 @@ class NotStarted:
 class Errored:
     """The handler raised. ``retryable`` False fails the job at once: it can never fit, or its task does not retry it.
 
-    ``delay`` None is that of the task's backoff.
+    ``delay`` None stands for the task's backoff.
     """
 
     error: BaseException
@@ -116,19 +115,19 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The job is left for a release that knows what it names: it is requeued, the attempt is not counted."""
+    """The job is left for a release that knows its task and arguments: it is requeued, the attempt is not counted."""
 
     error: PayloadUnknown
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Another run owns the job by now, or its row is gone; there is nothing to write."""
+    """Another run owns the job now, or its row is gone; there is nothing to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The server was promoted before it answered the COMMIT: whether the run took effect cannot be known."""
+    """The server was promoted before it answered the COMMIT: it is unknown whether the run took effect."""
 
     error: OutcomeUnknown
 
@@ -145,5 +144,5 @@ Outcome = Succeeded | Snoozed | Cancelled | NotStarted | Errored | Released | Le
 
 
 def not_repeated(why: str) -> Errored:
-    """Return the outcome of a run that was cut short and may not be repeated."""
+    """Return the outcome of an interrupted run that must not be repeated."""
     return Errored(NotRepeated(f"{why}, and the task runs at most once"), retryable=False)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 # The key of a store, of the type of STORE_MODEL's primary key, which type checkers do not know, as with ``pk``.
 StoreId: TypeAlias = Any
-# What a caller may give for it.
+# The values that a caller may give for it.
 GivenStore: TypeAlias = UUID | int | str
 
 
@@ -25,7 +25,7 @@ class JobState(StrEnum):
 
 
 class JobKeyMode(StrEnum):
-    """What enqueueing does while a job with the same key waits."""
+    """Effect of enqueueing while a job with the same key waits."""
 
     REPLACE = "replace"
     PRESERVE_RUN_AT = "preserve_run_at"
@@ -33,7 +33,7 @@ class JobKeyMode(StrEnum):
 
 
 class EnqueueAction(StrEnum):
-    """What an enqueue did to the table."""
+    """Effect of an enqueue on the table."""
 
     INSERTED = "inserted"
     REPLACED = "replaced"
@@ -42,7 +42,7 @@ class EnqueueAction(StrEnum):
 
 
 class KeptResult(NamedTuple):
-    """What a handler returned, as JSON, for how long it is kept, and how long the handler ran."""
+    """The result of a handler, as JSON, the time for which it is kept, and the handler's duration."""
 
     value: str
     keep: timedelta
@@ -80,7 +80,7 @@ class ClaimedJob(NamedTuple):
 
     @property
     def fence(self) -> int:
-        """The one number that tells this run from any other: the random lease makes the exclusive or unique as well."""
+        """Number that distinguishes this run from any other: the random lease makes the exclusive or unique as well."""
         return self.id ^ self.lease
 
     @property
@@ -90,7 +90,7 @@ class ClaimedJob(NamedTuple):
 
     @property
     def keep_result(self) -> timedelta | None:
-        """How long this job's result is kept; None: as long as its task says."""
+        """The time for which this job's result is kept; None: the task's default."""
         return None if self.keep_result_s is None else timedelta(seconds=self.keep_result_s)
 
     @property
@@ -100,7 +100,7 @@ class ClaimedJob(NamedTuple):
 
     @property
     def tick(self) -> datetime | None:
-        """The cron tick the job originates from, in UTC."""
+        """The cron tick from which the job originates, in UTC."""
         return None if self.tick_s is None else datetime.fromtimestamp(self.tick_s, UTC)
 
     @property
@@ -111,7 +111,7 @@ class ClaimedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a running job is, as it last said: ``done`` of ``total``, which is None if it does not know."""
+    """Progress of a running job, as last reported: ``done`` of ``total``, which is None if unknown."""
 
     done: int
     total: int | None
@@ -121,10 +121,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptError:
-    """The error of one attempt that failed.
+    """The error of a failed attempt.
 
     ``error_class`` is the full name of the exception's class, ``attempt`` the number of the run, from 1. ``worker_id``
-    and ``started_at`` are None if they are not recorded. ``log`` has the last lines that it logged.
+    and ``started_at`` are None if they are not recorded. ``log`` has the last lines that the attempt logged.
     """
 
     attempt: int
@@ -140,14 +140,15 @@ class AttemptError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """One job as it was when it was read.
+    """A job at the time it was read.
 
     ``attempts`` counts the runs so far, including a current or successful one; ``worker_ids`` are their processes, in
     order, None if unknown. ``first_started_at`` and ``last_started_at`` are when its first and its latest run began (a
     current one: when it was claimed), ``run_at`` when it is, or was last, due. ``payload`` has the arguments without
-    the store. With ``has_value``, ``value`` is what the handler returned, kept for ``keep_result``. ``gone`` means that
-    the job succeeded and its row is deleted: this is what its result keeps. ``is_uncommitted``: the transaction that
-    read it has itself enqueued or changed the job. ``progress`` is what a running one last said, if it did.
+    the store. With ``has_value``, ``value`` is the handler's result, kept for ``keep_result``. ``gone`` means that the
+    job succeeded and its row is deleted: these are the fields that its result keeps. ``is_uncommitted``: the
+    transaction that read it has itself enqueued or changed the job. ``progress`` is the last report of a running job,
+    if there is one.
     """
 
     id: int
@@ -224,7 +225,7 @@ IdT = TypeVar("IdT", int, str, int | str, tuple[str, str])
 class ActionResult(Generic[IdT]):
     """Result of an operator's action on one job, message, destination or aggregate (its type and ID).
 
-    ``detail`` says why it was not changed, or what is still to come.
+    ``detail`` is why it was not changed, or the change that is still to come.
     """
 
     id: IdT

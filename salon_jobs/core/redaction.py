@@ -51,12 +51,12 @@ SENSITIVE: Final = (
 )
 _JOINTS: Final = str.maketrans("", "", "-_ ")
 
-# Where ``without_secrets`` finds its patterns: core knows no settings.
+# Where ``without_secrets`` finds its patterns: core does not read settings.
 _sources: Final[list[Callable[[], Sequence[str]]]] = []
 
 
 def hide_by(read_patterns: Callable[[], Sequence[str]]) -> None:
-    """Have the patterns of ``without_secrets`` read from the settings."""
+    """Set the source of the patterns that ``without_secrets`` hides."""
     _sources[:] = [read_patterns]
 
 
@@ -72,7 +72,7 @@ def redacted(value: Any, patterns: Sequence[str]) -> Any:
 def unredacted(edited: Any, stored: Any, patterns: Sequence[str]) -> Any:
     """Return edited JSON with its stored values back in place of the ``***`` that were left as ``redacted`` wrote them.
 
-    In a list only those of an item that is as it was. Raises ValueError for any other ``***``: nobody means them.
+    In a list only in an unchanged item. Raises ValueError for any other ``***``, which cannot be meant.
     """
     return _unredacted(edited, stored, redacted(stored, patterns))
 
@@ -103,10 +103,10 @@ def redacted_text(text: str, patterns: Sequence[str]) -> Any:
 
 
 def without_secrets(text: str, *, code: bool = False) -> str:
-    """Return the text of an error without the values that it gives to names that REDACT hides.
+    """Return the text of an error without the values of names that REDACT hides.
 
-    Whatever their names, it also hides passwords in URLs, bearer tokens and JWTs. ``code`` is source code, in which
-    only literals have values.
+    Also hides passwords in URLs, bearer tokens and JWTs under any name. ``code`` is source code, in which only literals
+    have values.
     """
     try:
         patterns = tuple(_sources[0]()) if _sources else SENSITIVE
@@ -134,7 +134,7 @@ _BY_SHAPE: Final = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _WORD: Final = re.compile(r"[^\W_][\w-]*")
-# The name of an exception's class before its message. It is told by its end, since ``AccessToken: x`` is a secret.
+# The name of an exception's class before its message, recognized by its end, since ``AccessToken: x`` is a secret.
 _CLASS: Final = re.compile(
     r"[A-Z]\w*(?:Error|Exception|Warning|Expired|Invalid|Missing|Mismatch|NotFound|DoesNotExist|Required|Refused"
     r"|Rejected|Revoked|Denied|Unauthorized|Failed|Failure|Exceeded|Unavailable)(?=:\s)"
@@ -151,8 +151,8 @@ _UNMISTAKABLE: Final = re.compile(r"(?=\S*\d)\S{4,}(?: \d[\d-]*)*|\S{24,}")
 def _value_of(text: str, at: int, *, code: bool) -> tuple[int, int]:
     """Return where the value of the name that ends at this place begins and ends; the same place twice if it has none.
 
-    It is quoted, up to the quote that ends it; or it is the rest of the line, after a colon or if it begins with a
-    bracket; or after another sign, it ends at white space.
+    The value is quoted, up to the quote that ends it; or it is the rest of the line, after a colon or if it begins with
+    a bracket; or after another sign, it ends at white space.
     """
     joined = _JOINED.match(text, at)
     assert joined is not None  # noqa: S101 - all its parts are optional

@@ -1,4 +1,4 @@
-"""Text of others in messages, logs and terminals: bounded, with characters that nobody sees made visible."""
+"""Escape and shorten untrusted text for messages, logs and terminals."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final
 
 # The longest text of one error.
 LONGEST_MESSAGE: Final = 4_000
-# How much of a large value is shown at first, in bytes.
+# How much of a large value is first shown, in bytes.
 SHOWN_AT_FIRST: Final = 65_536
-# What controls a terminal, ends a line or changes the direction of text, and what cannot be encoded. Joiners stay:
-# emoji and several scripts need them.
+# Characters that control a terminal, end a line or change the direction of text, and those that cannot be encoded.
+# Joiners stay: emoji and several scripts need them.
 _BEYOND_ASCII: Final = (
     "\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f\ud800-\udfff"
@@ -24,7 +24,7 @@ _SHOWN: Final = 200
 
 
 def visible(text: str) -> str:
-    """Escape, as Python does, what controls a terminal, ends a line, or changes the direction of text."""
+    """Escape, as Python does, characters that control a terminal, end a line, or change the direction of text."""
     return text if text.isprintable() else _UNSEEN.sub(_escape, text)
 
 
@@ -39,14 +39,14 @@ def visible_json(text: str) -> str:
 
 
 def visible_html(page: str, kept: str = "") -> str:
-    """Escape as ``visible`` does in a whole page, except white space, ``kept`` and what its forms send back."""
+    """Escape as ``visible`` does in a whole page, except white space, ``kept`` and text that its forms send back."""
     return _UNSEEN_IN_HTML.sub(
         lambda found: found[0] if found[0] in kept or len(found[0]) > 1 else _escape(found), page
     )
 
 
 def bounded(text: str, most: int = LONGEST_MESSAGE) -> str:
-    """Return the text, without its middle if it is longer: our errors end with the remedy."""
+    """Shorten a longer text by its middle: our errors end with the remedy."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -54,7 +54,7 @@ def bounded(text: str, most: int = LONGEST_MESSAGE) -> str:
 
 
 def beginning(text: str) -> tuple[str, int]:
-    """Return what is shown of a value at first, and the bytes of all of it if that is not the whole, else 0."""
+    """Return the beginning of a value for display, and the bytes of the whole value if it is longer, else 0."""
     if len(text) * 4 <= SHOWN_AT_FIRST:  # no character has more bytes
         return text, 0
     encoded = text.encode(errors="backslashreplace")
@@ -64,7 +64,7 @@ def beginning(text: str) -> tuple[str, int]:
 
 
 def shown(value: object) -> str:
-    """Return how a foreign value is written in an error: like its ``repr``, but short, and whatever that raises."""
+    """Return a foreign value for an error: like its ``repr``, but short, even if that raises."""
     try:
         text = _REPR.repr(value)
     except Exception as fault:  # the value's own class may raise anything

@@ -20,9 +20,9 @@ from salon_jobs.core.events import JOB_SUCCEEDED, logging_errors
 from salon_jobs.core.records import StoreId
 
 T = TypeVar("T")
-# The ``messaging.system`` of work carried by our own queue.
+# The ``messaging.system`` of work that our own queue carries.
 SYSTEM: Final = "salon_jobs"
-# The number of characters W3C asks everyone to propagate. More would be stored with each job and sent with each
+# The number of characters that W3C asks everyone to propagate. More would be stored with each job and sent with each
 # message, or make a message too large for its broker.
 _LONGEST_HEADER: Final = 8192
 _FAILED: Final = (
@@ -37,7 +37,7 @@ _FAILED: Final = (
 
 @dataclass(slots=True, kw_only=True)
 class Sent:
-    """What one call writes: ``count`` jobs of a task or, if ``emitted``, messages.
+    """The items that one call writes: ``count`` jobs of a task or, if ``emitted``, messages.
 
     Fields in which these differ are empty. ``message_id`` (of a single one), ``count`` and ``body_size`` may be set
     only when the context exits.
@@ -56,7 +56,7 @@ class Sent:
 class Run:
     """One run of a job. ``ended``, the name of the log event of its end, is final when the context exits.
 
-    ``reported`` are the errors that the handler itself has reported, which a reporter that knows them sets.
+    ``reported`` are the errors that the handler itself has reported; a reporter that can tell sets them.
     """
 
     task: str
@@ -75,7 +75,7 @@ class Run:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the run ended without success, neither by its handler's wish nor by an operator's."""
+        """Whether the run ended without success, neither at its handler's request nor at an operator's."""
         return self.ended in _FAILED
 
 
@@ -114,7 +114,7 @@ class Tracer(Protocol):
         ...
 
     def published(self, message: TracedMessage, /, *, began_ns: int, ended_ns: int, code: str) -> None:
-        """Record one attempt to publish, with its times in ns since 1970; ``code`` says why it failed."""
+        """Record one attempt to publish, with its times in ns since 1970; ``code`` is the cause of a failure."""
         ...
 
     def trace_id(self) -> str | None:
@@ -122,7 +122,7 @@ class Tracer(Protocol):
         ...
 
     def flush(self) -> None:
-        """Send what is buffered, before the process ends; there is no time limit."""
+        """Send buffered data, before the process ends; there is no time limit."""
         ...
 
 
@@ -167,7 +167,7 @@ class Reporter(Protocol):
         ...
 
     def flush(self) -> None:
-        """Send what is buffered, before the process ends; there is no time limit."""
+        """Send buffered data, before the process ends; there is no time limit."""
         ...
 
 
@@ -182,7 +182,7 @@ def trace_by(tracer: Tracer | None) -> None:
 
 
 def report_by(reporter: Reporter | None) -> None:
-    """Make this the process's reporter; None for none."""
+    """Make this the process's reporter; None for no reports."""
     global _reporter  # noqa: PLW0603 - one a process
     _reporter = reporter
 
@@ -285,7 +285,7 @@ def flush(timeout_s: float) -> None:
 
 
 def headers_of(trace: str | None) -> dict[str, str]:
-    """Parse the headers kept with a job or a message; anything else kept there is ignored."""
+    """Parse the headers kept with a job or a message; ignore anything else kept there."""
     try:
         headers: object = json.loads(trace) if trace else None
     except (ValueError, RecursionError):
@@ -296,7 +296,7 @@ def headers_of(trace: str | None) -> dict[str, str]:
 
 
 def _enter(scopes: ExitStack, make: Callable[[], AbstractContextManager[T]]) -> T | None:
-    """Enter a context of an observer, whose own errors are logged at its start and at its end."""
+    """Enter a context of an observer, logging its own errors at its start and at its end."""
 
     def leave(kind: Any, error: BaseException | None, traceback: Any) -> None:
         with logging_errors("an observer could not end"):

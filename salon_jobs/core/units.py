@@ -9,7 +9,7 @@ from typing import Final
 
 
 def gettext_noop(message: str) -> str:
-    """Mark a text for translators that is translated where it is shown. Django's own function reads the settings."""
+    """Mark a text for translation at the place that shows it. Django's own function reads the settings."""
     return message
 
 
@@ -34,7 +34,7 @@ def duration(seconds: float | None, say: Callable[[str], str] = str) -> str:
 
 
 def in_seconds(seconds: float) -> str:
-    """Format a duration in seconds, which compare with a setting: ``7,500 s``, ``0.25 s``."""
+    """Format a duration in seconds, for comparison with a setting: ``7,500 s``, ``0.25 s``."""
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
@@ -76,7 +76,7 @@ def counted(value: int, most: int) -> str:
 
 
 def with_noun(count: int, noun: str, plural: str = "") -> str:
-    """Format a count with its noun, whose plural is regular unless given, for logs and the terminal: in English."""
+    """Format a count with its English noun, for logs and the terminal; the plural is regular unless given."""
     return f"1 {noun}" if count == 1 else f"{count:,} {plural or f'{noun}s'}"
 
 
@@ -90,7 +90,7 @@ RATE_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def short_rate(rate: float) -> str:
-    """Format a rate per second as it is given, such as "100/m": in the first unit in which it is whole."""
+    """Format a rate per second in the form of a setting, such as "100/m": in the first unit that makes it whole."""
     for unit, seconds in RATE_UNITS.items():
         if isclose(rate * seconds, whole := round(rate * seconds), rel_tol=1e-9):
             return f"{whole}/{unit}"
@@ -104,7 +104,7 @@ LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 
 
 def as_utc(instant: datetime) -> datetime:
-    """Return ``instant`` in UTC. Raises ValueError for a naive datetime, which names no instant."""
+    """Return ``instant`` in UTC. Raises ValueError for a naive datetime, which denotes no instant."""
     if instant.utcoffset() is None:
         raise ValueError(f"an aware datetime is needed, not the naive {instant.isoformat()}")
     return instant.astimezone(UTC)

@@ -18,7 +18,7 @@ _on_death: Callable[[str, BaseException], object] | None = None
 
 
 def die_by(on_death: Callable[[str, BaseException], object] | None) -> None:
-    """Have ``on_death`` end this process when a vital thread dies; it gets the thread's name and its error.
+    """Let ``on_death`` end this process when a vital thread dies; it gets the thread's name and its error.
 
     It is called on the dying thread. None: a death is only logged, and the error raised again.
     """
@@ -28,7 +28,7 @@ def die_by(on_death: Callable[[str, BaseException], object] | None) -> None:
 
 @contextmanager
 def vital() -> Generator[None]:
-    """End the process if the block raises anything: for what a thread runs whose end nothing else would notice."""
+    """End the process if the block raises anything: for work on a thread that could end unnoticed."""
     try:
         yield
     except BaseException as error:

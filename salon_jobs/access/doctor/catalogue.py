@@ -1,4 +1,4 @@
-"""The system catalogue of one database, and its differences from what is declared."""
+"""System catalogue of one database, and its differences from the declaration."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ SEARCH_PATH_REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One difference: what and where, what is declared and what was found, and the statements that fix it.
+    """One difference: the place, the declared and the found value, and the statements that fix it.
 
-    ``fix`` runs in order, as a superuser or as who administers the roles. ``needs_decision``: only a person can decide
-    whether ``fix`` is right or the declaration is wrong, so it never runs by itself; ``hint`` says what else to do.
+    ``fix`` runs in order, as a superuser or as a role that administers the roles. ``needs_decision``: a person must
+    decide whether ``fix`` is right or the declaration is wrong, so it never runs by itself; ``hint`` says what else to
+    do.
     """
 
     kind: str
@@ -136,11 +137,11 @@ class Relation(NamedTuple):
 
 
 class Catalogue:
-    """Reader of the system catalogue over one connection, with whatever role it has, to the database of an alias."""
+    """Reader of the system catalogue of an alias's database, over one connection with any role."""
 
     def __init__(self, connection: psycopg.Connection[Any], *, using: str) -> None:
         self.connection, self.using = connection, using
-        # The owners of functions that cannot bypass row-level security, and have policies instead.
+        # Owners of functions that have policies, since they cannot bypass row-level security.
         self.bound_owners: list[str]
         ((self.database, self.role, self.sees_all_rows, self.bound_owners),) = connection.execute(
             f"SELECT current_database(), current_user, rolsuper OR rolbypassrls, {BOUND_OWNERS} FROM pg_roles"
@@ -179,9 +180,9 @@ class Catalogue:
         ]
 
     def qualify(self) -> None:
-        """Find names only in pg_catalog for the rest of the transaction, so that all others show their schema.
+        """Set the search path to pg_catalog for the rest of the transaction, so that other names show their schema.
 
-        Values are shown as Django writes them, instants in UTC, and only those names quoted that need it.
+        Values are shown as Django writes them, with instants in UTC and names quoted only where necessary.
         """
         self.connection.execute(
             "SELECT set_config('search_path', 'pg_catalog', true), set_config('TimeZone', 'UTC', true),"
@@ -190,7 +191,7 @@ class Catalogue:
         )
 
     def missing_tables(self) -> SchemaMissing:
-        """Return the error to raise where the job tables are not found: to migrate, or to correct the search path."""
+        """Return the error for job tables that are not found: either migrate, or correct the search path."""
         ((path, source, schemas, has_history, may_read_history),) = self.rows("hidden_tables")
         if schemas is None:
             text, remedy = "the job tables are missing", "python manage.py migrate"
@@ -207,9 +208,9 @@ class Catalogue:
 
 
 def _after_fake(recorded: set[tuple[Any, ...]]) -> list[str]:
-    """Return the commands that make the job tables if their migrations were recorded without them, else none.
+    """Return the commands that create the job tables if their migrations were faked; otherwise none.
 
-    ``zero`` also forgets what depends on our migrations, and was made: it is recorded again.
+    ``zero`` also forgets migrations that depend on ours and were applied: they are recorded again.
     """
     graph = MigrationLoader(None, ignore_no_migrations=True).graph
     dependent = [key for first in graph.root_nodes("salon_jobs") for key in graph.backwards_plan(first)]

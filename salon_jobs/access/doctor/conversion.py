@@ -22,7 +22,7 @@ from salon_jobs.db.connections import LOCK_TIMEOUT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """Plan of a conversion: which roles lose everything, and which role owns it afterwards."""
+    """Plan of a conversion: the roles that lose all rights, and the role that owns the database afterwards."""
 
     database: str
     former: tuple[str, ...]
@@ -37,7 +37,7 @@ def plan_conversion(connection: psycopg.Connection[Any], *, using: str) -> Conve
     """
     catalogue = Catalogue(connection, using=using)
     declared = declare(catalogue)
-    # The roles besides the declared owner that own the job tables or, with one user, have privileges there.
+    # The roles other than the declared owner that own the job tables or, with one user, have privileges there.
     with catalogue.unchanged(), as_member(connection, ()):
         rows = catalogue.rows(
             "former_roles", of_roles=declared.roles.one_user, fan_out=conf.fan_out_function, owner=declared.owner
@@ -55,7 +55,7 @@ def plan_conversion(connection: psycopg.Connection[Any], *, using: str) -> Conve
 
 
 def convert(connection: psycopg.Connection[Any], plan: Conversion, *, using: str) -> tuple[str, ...]:
-    """Convert in one transaction, as superuser or as who administers the roles of both sides.
+    """Convert in one transaction, as a superuser or as a role that administers the roles of both sides.
 
     Return the policies that still name a former role.
 
@@ -84,8 +84,8 @@ def convert(connection: psycopg.Connection[Any], plan: Conversion, *, using: str
 
 
 def _hand_over(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> Iterable[str]:
-    """Yield the statements that give the new owner all that the former ones own in the declared objects' schemas."""
-    # First, since who owns something must be able to create it.
+    """Yield the statements that give the new owner everything that the former ones own in the declared schemas."""
+    # First, since the owner of an object must be able to create it.
     yield f"ALTER SCHEMA {SCHEMA} OWNER TO {identifier(plan.owner)}"
     for each in catalogue.objects:
         is_movable = each.kind != "SCHEMA" and not each.is_of_extension and not each.serves
@@ -94,7 +94,7 @@ def _hand_over(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> It
 
 
 def _revoke_all(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> Iterable[str]:
-    """Yield the statements that leave the former roles nothing in this database, and give the owner what it needs."""
+    """Yield the statements that revoke all rights of former roles in this database, and grant the owner its rights."""
     former = identifiers(plan.former)
     database, owner = identifier(plan.database), identifier(plan.owner)
     if any(each.kind == "DATABASE" and each.owner in plan.former for each in catalogue.objects):
@@ -107,7 +107,7 @@ def _revoke_all(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> I
     yield f"REVOKE ALL ON DATABASE {database} FROM {former} CASCADE"
     for name in plan.former:
         yield f"ALTER ROLE {identifier(name)} IN DATABASE {database} RESET ALL"
-    # What they create later has the server's own default privileges.
+    # Objects that they create later have the server's own default privileges.
     rows = catalogue.rows("default_privileges", creators=list(plan.former))
     for creator, schema, kind, name in sorted({row[:4] for row in rows}):
         yield f"{alter_defaults(creator, schema)} REVOKE ALL ON {KINDS[kind]} FROM {grantee(name)}"

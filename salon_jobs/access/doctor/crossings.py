@@ -1,4 +1,4 @@
-"""Rows that lead to two stores or, where their store is that of a parent, to none: isolation hides them from all."""
+"""Rows that lead to two stores or, if a parent has their store, to none: isolation hides them from all stores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from salon_jobs.access.ways import Ways
 
 
 def find_crossings(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield tables with such rows, also those that declare nothing yet. Reads each table with two ways to a store.
+    """Yield tables with such rows, declared or not. Reads each table with two paths to a store.
 
     Only a role that bypasses row-level security sees all of the rows.
     """
@@ -36,7 +36,7 @@ def find_crossings(catalogue: Catalogue, declared: Declaration) -> Iterable[Drif
 
 
 def _conditions(model: type[Model], ways: Ways) -> list[str]:
-    """Return the conditions that find a model's rows of two stores or of none, of which there should be none."""
+    """Return the conditions that find a model's rows of two stores or of none; there should be no such rows."""
     enforced = {key.field for key in model._meta.constraints if isinstance(key, SameStoreForeignKey)}
     keys = [key for key in model._meta.local_fields if isinstance(key.related_model, type)]
     stores = {key.name: ways.by(key, "t") for key in keys if key.name not in enforced}

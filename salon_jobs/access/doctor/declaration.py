@@ -33,10 +33,10 @@ from salon_jobs.conf import settings as conf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What the catalogue is compared with. With one database user there are no ``named`` roles.
+    """The declared state, with which the catalogue is compared. With one database user there are no ``named`` roles.
 
     ``owner`` is the owner of schema, tables and functions: the migrator, or the one database user. ``relations`` are
-    the tables that exist, by name: those declared and, for ``declare``, those of all models.
+    the tables that exist, by name: the declared ones and, for ``declare``, those of all models.
     """
 
     roles: Roles
@@ -68,7 +68,7 @@ class Declaration:
 
     @property
     def guarded(self) -> tuple[str, ...]:
-        """Roles that no other may become: the migrator and the owners."""
+        """Roles that no other role may join: the migrator and the owners."""
         return tuple(name for spec, name in self.named if spec.is_guarded)
 
     @property
@@ -76,7 +76,7 @@ class Declaration:
         return tuple(each for spec, name in self.named for each in spec.default_privileges(name, self.owner))
 
     def covered(self, rights: Iterable[Right], exempt: Collection[str]) -> set[Right]:
-        """Return the rights to compare: with one database user those of PUBLIC, else all but those of ``exempt``."""
+        """Return the rights to compare: with one database user those of PUBLIC, else all except those of ``exempt``."""
         return {
             right
             for right in rights
@@ -94,7 +94,7 @@ class Declaration:
 
 
 def declare_tables(catalogue: Catalogue, *others: str) -> Declaration:
-    """Return what is declared for roles and tables; ``others`` are tables to be found as well."""
+    """Return the declared roles and tables; ``others`` are further tables to look up."""
     using, roles, store = catalogue.using, conf.roles, _store_table()
     tables = [*(table_access(name, roles) for name in TABLES), history_access(roles)]
     models = declarations()
@@ -116,13 +116,13 @@ def declare_tables(catalogue: Catalogue, *others: str) -> Declaration:
 
 
 def declare(catalogue: Catalogue) -> Declaration:
-    """Return everything that is declared. Raises SchemaMissing if the job tables do not exist."""
+    """Return the whole declaration. Raises SchemaMissing if the job tables do not exist."""
     roles, store = conf.roles, _store_table()
     keys = tuple(
         (key, model)
         for model in apps.get_models(include_auto_created=True)
         for key in model._meta.constraints
-        # In this order: for some models Django asks the server what it supports, as a user who may be locked out.
+        # In this order: for some models Django asks the server for its features, as a user who may be locked out.
         if isinstance(key, DatabaseForeignKey)
         and model._meta.can_migrate(catalogue.using)
         and router.allow_migrate_model(catalogue.using, model)
@@ -154,7 +154,7 @@ _FUNCTION: Final = re.compile(
 
 
 def _functions_of_pgtrigger(tables: Iterable[Relation]) -> list[FunctionAccess]:
-    """Return what pgtrigger installs on these tables: its shared function, and one with its trigger for each guard."""
+    """Return pgtrigger's functions for these tables: the shared one, and one with its trigger for each guard."""
     by_name = {table.name: table for table in tables}
     found: dict[str, FunctionAccess] = {}
     for model, guard in pgtrigger.registered():

@@ -21,7 +21,7 @@ from salon_jobs.db.connections import LOCK_TIMEOUT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """Drifts, and what was not checked and why; ``bound_owners`` see all rows by policies, without BYPASSRLS."""
+    """Drifts, and skipped checks with their reasons; ``bound_owners`` see all rows by policies, without BYPASSRLS."""
 
     database: str
     role: str
@@ -30,7 +30,7 @@ class Examination:
     bound_owners: tuple[str, ...] = ()
 
 
-# What is compared besides the settings of sessions; each with roles, with one database user or with either.
+# The checks other than those of session settings, each with its scope: roles, one database user, or both.
 _OF_ROLES: Final = (
     roles.compare_roles,
     roles.compare_memberships,
@@ -64,7 +64,7 @@ def examine(connection: psycopg.Connection[Any], *, using: str, with_orphans: bo
         drifts = [*compare_settings(catalogue, declared)]
         catalogue.qualify()
         of_keys = (*compare_store_keys(catalogue, declared),)
-        if of_keys:  # from which most others would follow
+        if of_keys:  # most other drifts would follow from it
             return Examination(database=catalogue.database, role=catalogue.role, drifts=of_keys)
         for compare in (*(_OF_ONE_USER if declared.roles.one_user else _OF_ROLES), *_OF_BOTH):
             drifts += compare(catalogue, declared)
@@ -109,9 +109,9 @@ _ROUNDS: Final = 3
 def fix(connection: psycopg.Connection[Any], *, using: str, with_orphans: bool = True) -> tuple[Drift, ...]:
     """Fix all drifts that need no decision, in one transaction; return the drifts that were fixed.
 
-    Run it as a superuser, as who administers the roles, or as the migrator if no role and no owner's function is
-    affected. Waits briefly for each table's lock. Raises FixIncomplete, with nothing changed, if a statement is refused
-    or drifts remain.
+    Run it as a superuser, as a role that administers the roles, or as the migrator if no role and no owner's function
+    is affected. Waits briefly for each table's lock. Raises FixIncomplete, with nothing changed, if a statement is
+    refused or drifts remain.
     """
     fixed: list[Drift] = []
     drifts: list[Drift] = []
@@ -124,7 +124,7 @@ def fix(connection: psycopg.Connection[Any], *, using: str, with_orphans: bool =
             if not drifts:
                 break
             with as_member(connection, conf.roles.names):
-                # Memberships last: by its own, who administers the roles changes the rest.
+                # Memberships last: a role that administers the others needs its own for the rest.
                 for drift in sorted(drifts, key=lambda each: each.kind == "membership"):
                     for statement in drift.fix:
                         run(connection, statement)

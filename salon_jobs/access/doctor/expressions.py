@@ -1,4 +1,4 @@
-"""Comparison of SQL as declared with what the server shows of the object that was made of it."""
+"""Comparison of declared SQL with the server's rendering of the object created from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-# A word, or what stands in a pair of parentheses.
+# A word, or the content of a pair of parentheses.
 _Part: TypeAlias = "str | list[_Part]"
 
 _TEXT: Final = r"'(?:[^']|'')*'"
@@ -28,12 +28,12 @@ _BINDS: Final = {"or": 1, "and": 2, "not": 3} | dict.fromkeys(("=", "<>", "<", "
 
 @lru_cache(maxsize=256)  # tables of stores have the same policies
 def normal_form(sql: str) -> str:
-    """Return a condition or a definition without what the server changes when it shows one.
+    """Return a condition or definition without the parts that the server changes when it renders one.
 
-    That is letter case, needless parentheses, casts of literals and casts to text, the alias of a subselect, ``= ANY
-    (ARRAY[…])`` for IN, BETWEEN, and how it writes instants and UUIDs. Call ``Catalogue.qualify`` before. The server
+    These are letter case, needless parentheses, casts of literals and casts to text, the alias of a subselect, ``= ANY
+    (ARRAY[…])`` for IN, BETWEEN, and the format of instants and UUIDs. Call ``Catalogue.qualify`` before. The server
     could only show a declared condition on an object that has it, and runtime roles, which compare at start, may create
-    none. What it hides, such as the function behind a cast, is left to ``compare_parts``.
+    none. ``compare_parts`` checks what the server hides, such as the function behind a cast.
     """
     text = _join(_read(part[0] for part in _PARTS.finditer(sql)))
     return re.sub(rf"(\S+) between ({_TEXT}|\S+) and ({_TEXT}|\S+)", r"\1 >= \2 and \1 <= \3", text)
@@ -81,12 +81,12 @@ def _read(parts: Iterator[str]) -> list[_Part]:
 
 
 def _join(words: list[_Part]) -> str:
-    """Return the words, with those parentheses that change which of them belong together."""
+    """Join the words, keeping the parentheses that change the order of operations."""
     texts: list[str] = []
     for before, part, after in zip(["", *words], words, [*words[1:], ""], strict=False):
         text = part if isinstance(part, str) else _join(part)
         if not isinstance(part, str) and (part[0], part[-1]) != ("case", "end"):
-            # Beside what is no operator (7 % 7 is 0), parentheses change nothing.
+            # Next to anything but an operator (7 % 7 is 0), parentheses change nothing.
             inner, left, right = min(map(_binds, part)), _binds(before) % 7, _binds(after) % 7
             if inner < max(left, right) or inner == left > _BINDS["and"]:
                 text = f"( {text} )"
@@ -95,7 +95,7 @@ def _join(words: list[_Part]) -> str:
 
 
 def _binds(part: _Part) -> int:
-    """Return how tightly an operator binds, and 7 for what is none."""
+    """Return how tightly an operator binds, and 7 for anything else."""
     if not isinstance(part, str) or not part:
         return 7
     if part in _BINDS:

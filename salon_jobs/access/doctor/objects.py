@@ -1,4 +1,4 @@
-"""Checks of tables, views and functions: owners, rights, row-level security, and what nobody declared."""
+"""Checks of tables, views and functions: owners, rights, row-level security, and undeclared objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from salon_jobs.access.objects import PUBLIC, FunctionAccess, Right, grantee, id
 
 
 def compare_security(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield tables that are missing, or whose row-level security is off, not forced, or on though not declared."""
+    """Yield tables that are missing, or with row-level security off, not forced, or on though not declared."""
     for access in declared.tables:
         if access.table not in declared.relations:
             hint = "run python manage.py migrate"
@@ -32,10 +32,10 @@ def compare_security(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
 
 
 def find_open_partitions(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield tables whose partitions, or tables that inherit from them, show all rows to who names one of those.
+    """Yield tables with partitions, or inheriting tables, that show all rows to anyone who queries them directly.
 
-    Without a policy of its own, a partition under row-level security shows none; who reads the table sees those that
-    the table's policies show.
+    Without its own policy, a partition under row-level security shows no rows; a query of the table shows the rows that
+    the table's policies allow.
     """
     tables = {table.oid: (access, table) for access, table in declared.present if access.is_protected}
     found: dict[int, dict[str, list[str]]] = {}
@@ -63,7 +63,7 @@ def find_distributed(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
 
 
 def compare_tables(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield owners, and privileges on tables, columns and sequences, that differ from those declared."""
+    """Yield owners, and privileges on tables, columns and sequences, that differ from the declared ones."""
     tables = {each.oid: each for each in catalogue.objects if each.is_relation}
     sequences: dict[int, list[CatalogueObject]] = {}
     for each in tables.values():
@@ -71,7 +71,7 @@ def compare_tables(catalogue: Catalogue, declared: Declaration) -> Iterable[Drif
     for access, relation in declared.present:
         table = tables[relation.oid]
         yield from table.compare_owner(declared.owner)
-        # What the owners of the host's own functions need on its tables is declared nowhere.
+        # Rights that the owners of the host's own functions need on its tables are not declared anywhere.
         extra = () if access.table in TABLES else declared.roles.extra_owners
         exempt = {table.owner, declared.owner, *extra}
         yield from table.compare_rights(access.rights, declared.covered(table.rights, exempt))
@@ -127,9 +127,9 @@ def find_undeclared_tables(catalogue: Catalogue, declared: Declaration) -> Itera
 
 
 def find_unmanaged_tables(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield tables that refer to rows of stores, show all of theirs, and that no model's migrations create.
+    """Yield tables that refer to rows of stores, show all of their own, and come from no model's migrations.
 
-    Those of other models are named by a check (W010), and with roles every undeclared table that a role can reach.
+    A check (W010) names the tables of other models and, with roles, every undeclared table that a role can reach.
     """
     protected = {table.oid: table for access, table in declared.present if access.is_protected}
     known = {table.oid for _, table in declared.present}
@@ -175,7 +175,7 @@ def find_undeclared_views(catalogue: Catalogue, declared: Declaration) -> Iterab
 
 
 def _open_to(name: str, declared: Declaration) -> set[Relation]:
-    """Return the tables whose declared policies show a role all rows."""
+    """Return the tables that show a role all rows, by their declared policies."""
     return {
         table
         for access, table in declared.present
@@ -245,7 +245,7 @@ def compare_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[D
 
 
 def _by_creator(function: FunctionAccess, *statements: str) -> tuple[str, ...]:
-    """Return the statements between those that let the new owner create in the schema, which only superusers need not.
+    """Return the statements around those of the new owner that let it create in the schema; superusers do without.
 
     They run in one transaction.
     """
@@ -286,7 +286,7 @@ def _find_undeclared_routines(
 
 
 def find_loopholes(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield what reaches past all policies: publications, functions that the server withholds, LEAKPROOF functions."""
+    """Yield what bypasses all policies: publications, functions that the server withholds, LEAKPROOF functions."""
     for kind, where, expected, found, fix, needs_decision, hint in catalogue.rows(
         "loopholes",
         protected=[table.oid for access, table in declared.present if access.is_protected],

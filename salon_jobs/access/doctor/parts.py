@@ -18,10 +18,10 @@ from salon_jobs.access.objects import identifier, identifiers
 
 
 class Part(NamedTuple):
-    """A part of a table as declared, and the statements that make it.
+    """A part of a table as declared, and the statements that create it.
 
-    Without a name, it is found by what it says: Django names only what is in ``Meta``. The text of a column is three
-    lines: its type, NOT NULL, and what fills it.
+    Without a name, it is found by its text: Django names only the parts in ``Meta``. The text of a column is three
+    lines: its type, NOT NULL, and its default or expression.
     """
 
     kind: str
@@ -32,10 +32,10 @@ class Part(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """How a part is dropped, and what to know about one that nobody declared, or that is missing or differs.
+    """How to drop a kind of part, and the hint for an undeclared, missing or differing one.
 
-    ``decides``: a person decides about one that is missing or differs; and about an undeclared one if there is anything
-    to know. ``of_models``: an undeclared one is a drift only in the tables of salon_jobs.
+    ``decides``: a person decides about a missing or differing one, and about an undeclared one if there is a hint.
+    ``of_models``: an undeclared one is a drift only in the tables of salon_jobs.
     """
 
     drop: str
@@ -71,15 +71,15 @@ def drop(kind: str, name: str, table: Relation) -> str:
 
 
 def compare_policies(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield what ``compare_parts`` would of policies."""
+    """Yield the drifts of policies that ``compare_parts`` would."""
     return _compare(catalogue, declared, _policies(declared), ["policy"])
 
 
 def compare_parts(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield parts that are missing, differ, are disabled or invalid, or that nobody declared.
+    """Yield parts that are missing, differ, are disabled or invalid, or undeclared.
 
-    Also those that call functions or operators of somebody else: they may look as declared all the same, since the
-    server shows a cast and not the function that does it.
+    Also parts that call foreign functions or operators: they may look as declared all the same, since the server shows
+    a cast and not its function.
     """
     triggers = [
         Part("trigger", table, trigger.name, trigger.create, tuple(trigger.replace()))
@@ -177,7 +177,7 @@ def _policies(declared: Declaration) -> Iterator[Part]:
 
 
 def _keys(declared: Declaration) -> Iterator[Part]:
-    """Yield the keys that constraints declare: without some, rows could refer to another store's rows."""
+    """Yield the keys of declared constraints: without some, rows could refer to another store's rows."""
     for key, model in declared.foreign_keys:
         columns, to_model, to_columns = key.reference(model)
         table = declared.relations.get(model._meta.db_table)
@@ -225,11 +225,11 @@ def parts_of_models(catalogue: Catalogue, declared: Declaration) -> Iterator[Par
 
 
 def _columns_of_isolation(catalogue: Catalogue, declared: Declaration) -> Iterator[Part]:
-    """Yield the columns of the project's tables by which rows belong to stores, as Django makes them.
+    """Yield the columns that assign rows of the project's tables to stores, as Django creates them.
 
     They hold a store, a parent, a membership's user or a reference of a ``SameStoreForeignKey``, which is not checked
-    where one of its columns is NULL. What else a project's migrations do with a table is its own business; so is what
-    fills a primary key that refers to nothing, which may be older than identity columns.
+    where one of its columns is NULL. Other changes of a project's migrations to a table are not compared; nor is the
+    default of a primary key without a reference, which may be older than identity columns.
     """
     found: dict[tuple[type[models.Model], str], Any] = {}
     for model, isolation in declared.models.items():
@@ -250,14 +250,14 @@ def _columns_of_isolation(catalogue: Catalogue, declared: Declaration) -> Iterat
 
 
 def _editor(catalogue: Catalogue) -> Any:
-    """Return what writes SQL as Django does on the server, without connecting: the alias's user may not log in."""
+    """Return Django's writer of SQL for the server, without connecting: the alias's user may not be able to log in."""
     db: Any = connections[catalogue.using].copy()
     db.pg_version = catalogue.version
     return db.schema_editor(collect_sql=True)  # never entered, so that it runs nothing
 
 
 def _column(field: Any, editor: Any) -> tuple[str, str, str]:
-    """Return the type of a field's column, NOT NULL, and what fills it where a statement has no value."""
+    """Return the type of a field's column, NOT NULL, and its default or expression."""
 
     def written(sql: str, values: Iterable[Any]) -> str:
         return sql % tuple(str(editor.quote_value(value)) for value in values)

@@ -1,4 +1,4 @@
-"""Checks of roles, and of what holds their objects: the database, its schemas, server parameters."""
+"""Checks of roles, and of the containers of their objects: the database, its schemas, server parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.objects import PUBLIC, Right, grantee, identifier
 from salon_jobs.access.roles import SCHEMA, alter_defaults, grant_owner
 
-# What members of the predefined roles can do.
+# Abilities of the members of the predefined roles.
 _POWERS: Final = {
     "pg_execute_server_program": "run programs on the server's machine, which makes them superusers",
     "pg_read_server_files": "read every file on the server, including the tables of all stores",
@@ -92,7 +92,7 @@ def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable
         yield Drift("membership", f"role {declared.owner}", f"a member of {granted}", "none", (grant,))
 
 
-# What ALTER DEFAULT PRIVILEGES calls a pg_default_acl.defaclobjtype.
+# The names that ALTER DEFAULT PRIVILEGES has for pg_default_acl.defaclobjtype.
 KINDS: Final = {"r": "TABLES", "S": "SEQUENCES", "f": "FUNCTIONS", "T": "TYPES", "n": "SCHEMAS", "L": "LARGE OBJECTS"}
 # Built-in privileges of PUBLIC on new objects.
 OF_PUBLIC: Final = {"f": "EXECUTE", "T": "USAGE"}
@@ -123,7 +123,7 @@ def compare_default_privileges(catalogue: Catalogue, declared: Declaration) -> I
 
 
 def compare_containers(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield differing owners and privileges of PUBLIC and our roles, and who else may create objects in our schema."""
+    """Yield differing owners and privileges of PUBLIC and our roles, and other roles that may create in our schema."""
     ours = {*declared.names, PUBLIC}
     for each in catalogue.objects:
         rights = {right for right in each.rights if right.grantee in ours}
@@ -133,7 +133,7 @@ def compare_containers(catalogue: Catalogue, declared: Declaration) -> Iterable[
             if each.owner in ours:
                 yield from each.compare_owner(declared.owner)
             expected = {Right(name, what) for spec, name in declared.named for what in spec.database_privileges}
-            if each.owner == declared.owner:  # has all of them
+            if each.owner == declared.owner:  # it has all of them
                 expected = {right for right in expected if right.grantee != each.owner}
             yield from each.compare_rights(expected, rights)
         elif each.kind == "SCHEMA" and each.schema == SCHEMA:

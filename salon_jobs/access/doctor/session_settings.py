@@ -1,4 +1,4 @@
-"""Checks of what the sessions of our roles start with, wherever it was set."""
+"""Checks of the settings with which the sessions of our roles start, from any source."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from salon_jobs.conf import settings as conf
 
 
 class _Rule(NamedTuple):
-    """The only value with which a session may start, and what any other does.
+    """The only value with which a session may start, and the effect of any other.
 
-    ``refused``: jobs fail with it, or guards do not fire, so that no process starts. ``for_anyone``: dangerous even
-    if stored for another role. ``only_stored``: what a server sets for all sessions is its administrator's business.
+    ``refused``: jobs fail with it, or guards do not fire, so that no process starts. ``for_anyone``: dangerous even if
+    stored for another role. ``only_stored``: a value that a server sets for all sessions is its administrator's choice.
     """
 
     value: str
@@ -49,7 +49,7 @@ def _rules() -> Mapping[str, _Rule]:
 
 
 def find_refused(catalogue: Catalogue) -> list[str]:
-    """Return the settings of this session with which no process starts: name, value, where it comes from."""
+    """Return the settings of this session that keep processes from starting: name, value, source."""
     rules = _rules()
     names = [name for name, rule in rules.items() if rule.refused]
     return [
@@ -67,7 +67,7 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
     rules = _rules()
     ours = {None, declared.owner, *declared.names}
     jobs = declared.relations.get("salon_jobs_job")
-    # One user that has a schema of its own, and looks nowhere else.
+    # A single user with its own schema, and no other in the search path.
     own_path = None if jobs is None or not conf.roles.one_user else identifier(jobs.schema).strip('"')
     stored: set[str] = set()
     for name, database, setting, value in catalogue.rows("settings", names=list(rules)):
@@ -89,7 +89,7 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
             f"no {setting}",
             f"{setting} = {value}",
             (f"ALTER {whose} RESET {setting}",),
-            # Other objects may depend on it, such as extensions in a schema of their own.
+            # Other objects may depend on it, such as extensions in their own schema.
             needs_decision=setting.lower() == "search_path",
             hint=rule.why,
         )

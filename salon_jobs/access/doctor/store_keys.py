@@ -1,4 +1,4 @@
-"""Columns of stores' keys whose type is not that of the store model's primary key."""
+"""Columns for stores' keys that differ in type from the store model's primary key."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _HINT: Final = (
 
 
 def compare_store_keys(catalogue: Catalogue, declared: Declaration) -> Iterator[Drift]:
-    """Yield one drift if a job table was made for another type of key, which changes all that depends on the column.
+    """Yield a drift if a job table was created for another type of key; it changes every dependent of the column.
 
-    What depends on it is dropped; the next examination finds it missing. NULL stays NULL.
+    Its fix drops the dependents; the next examination finds them missing. NULL stays NULL.
     """
     key = store_key()
     tables = {table.oid: table for name, table in declared.relations.items() if name in TABLES}

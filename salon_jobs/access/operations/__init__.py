@@ -1,8 +1,8 @@
 """Migration operations for models and rows of stores.
 
 All read SALON_JOBS when they run, so one migration serves a deployment with roles and one with a single database user.
-They consult the database routers as Django's own operations do. Those that lock a table ACCESS EXCLUSIVE wait for it
-only briefly; ``LocksBriefly`` does the same for a whole migration.
+They consult the database routers as Django's own operations do. Operations that lock a table ACCESS EXCLUSIVE wait for
+it only briefly; ``LocksBriefly`` does the same for a whole migration.
 """
 
 from salon_jobs.access.operations.access import InstallFanOutFunction as InstallFanOutFunction

@@ -1,4 +1,4 @@
-"""Operations that give access: to what salon_jobs installs for itself, and to models of other apps."""
+"""Operations that give access: to the objects of salon_jobs, and to models of other apps."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from salon_jobs.core.errors import ConfigurationError
 
 
 class InstallDeclared(DatabaseOperation):
-    """Operation that installs what ``access.job_tables`` declares: of these tables and functions, or else of all.
+    """Operation that installs the declarations of ``access.job_tables``: of these tables and functions, or of all.
 
     Under forced row-level security each role gets exactly what it needs; with one database user nobody needs a grant.
-    Functions come with their triggers, which lock their tables. A table that a later migration creates is left to that.
+    Functions come with their triggers, which lock their tables. A later migration that creates a table installs it.
     """
 
     locks_tables = True
@@ -62,7 +62,7 @@ class InstallDeclared(DatabaseOperation):
             )
 
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Leave what other apps' tables rely on by now: the history of migrations and pgtrigger's function."""
+        """Keep what other apps' tables now rely on: the history of migrations and pgtrigger's function."""
         for function in self._functions(schema_editor):
             execute(schema_editor, *function.drop())
         for table in self._tables(state):
@@ -86,7 +86,7 @@ class InstallDeclared(DatabaseOperation):
 
 
 class ReinstallFunctions(InstallDeclared):
-    """Operation that installs functions again whose text has changed; backwards they stay, since others call them."""
+    """Operation that reinstalls functions with a changed text; backwards they stay, since others call them."""
 
     def __init__(self, *, functions: Sequence[str]) -> None:
         super().__init__(tables=(), functions=functions)
@@ -99,13 +99,13 @@ class InstallFanOutFunction(DatabaseOperation):
     """Operation that installs the function that lists all stores: no arguments, only ids, owned by the fan-out role.
 
     Does nothing without STORE_MODEL. A project that sets STORE_MODEL later first migrates the store's app, then sets it
-    and puts this operation into a migration of its own that depends on the store's table. Run it as the migrator, which
+    and puts this operation into a separate migration that depends on the store's table. Run it as the migrator, which
     may SET ROLE to the owner but inherits nothing from it. Raises ConfigurationError if the store's table is created
     later.
     """
 
     def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
-        """Ask the routers, also for the store model, whose table the function reads."""
+        """Ask the routers, also for the store model, since the function reads its table."""
         if not super().allowed(alias, app_label, state):
             return False
         return conf.store_model is None or self.allowed_for(alias, _store_model(conf.store_model, state))
@@ -177,7 +177,7 @@ class ProtectModel(DatabaseOperation):
     """Operation that gives a model outside your code the access that a ``StoreIsolation`` or ``SystemScope`` declares.
 
     ``model`` is "app_label.Model"; the table of a ManyToManyField is "app_label.Model_field". Let the migration depend
-    on the one that creates it. To change what an earlier migration declared, pass that as ``instead_of``. Raises
+    on the one that creates it. To change the declaration of an earlier migration, pass that as ``instead_of``. Raises
     ConfigurationError if a policy would remain that is no longer declared.
     """
 
@@ -187,7 +187,7 @@ class ProtectModel(DatabaseOperation):
         self.instead_of = instead_of
 
     def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
-        """Ask the routers for the model, as the operation that created its table did."""
+        """Ask the routers for the model, like the operation that created its table."""
         return self.allowed_for(alias, self._model(state))
 
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
@@ -208,7 +208,7 @@ class ProtectModel(DatabaseOperation):
     ) -> None:
         if old is not None:
             schema_editor.remove_constraint(model, old)
-        # Its policies may already exist: a conversion to roles sets up what all migrations declare.
+        # Its policies may already exist: a conversion to roles sets up the declarations of all migrations.
         policies = () if new is None else new.access(model, conf.roles, using=schema_editor.connection.alias).policies
         declared = {policy.name for policy in policies}
         there: set[str] = set()
@@ -269,7 +269,7 @@ def declared_in_meta() -> dict[type[Model], AccessConstraint]:
 
 
 def declared_by_operations() -> dict[type[Model], AccessConstraint]:
-    """Return the constraints of installed models that ``ProtectModel`` gives and no ``ReleaseModel`` removes."""
+    """Return the constraints that ``ProtectModel`` gives installed models and no ``ReleaseModel`` removes."""
     graph = MigrationLoader(None, ignore_no_migrations=True).graph
     plan = dict.fromkeys(key for leaf in graph.leaf_nodes() for key in graph.forwards_plan(leaf))
     last = {

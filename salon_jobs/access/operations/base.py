@@ -30,7 +30,7 @@ class DatabaseOperation(Operation):
     changed, and ``migrate`` can be run again.
     """
 
-    # In a migration with ``atomic = False`` too, its statements belong together, and SET LOCAL needs a transaction.
+    # Also in a migration with ``atomic = False``, its statements belong together, and SET LOCAL needs a transaction.
     atomic = True
     reversible = True
     reduces_to_sql = True
@@ -68,9 +68,9 @@ class DatabaseOperation(Operation):
         return router.allow_migrate(alias, app_label)
 
     def allowed_for(self, alias: str, model: type[Model]) -> bool:
-        """Ask the routers for a model, also for one whose table Django does not create, which is protected as others.
+        """Ask the routers for a model, also for a protected one whose table Django does not create.
 
-        Proxies and swapped models have no table of their own.
+        Proxies and swapped models have no table.
         """
         if model._meta.proxy or model._meta.swapped:
             return False
@@ -135,7 +135,7 @@ class LocksBriefly(Migration):
 class JobTablesMigration(LocksBriefly):
     """Migration of salon_jobs' own tables: changes nothing on any database but the PostgreSQL one they belong in.
 
-    Django records it there all the same, as it does for models that a router keeps away.
+    Django records it there all the same, as it does for models that a router excludes.
     """
 
     def apply(
@@ -162,7 +162,7 @@ def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor, locks_ms: int) -> Ge
     end = time.monotonic() + locks_ms / 1000
 
     def spend(run: Callable[..., Any], statement: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
-        """Give each statement what is left of the budget."""
+        """Give each statement the rest of the budget."""
         left_ms = max(1, int((end - time.monotonic()) * 1000))  # 0 would be no limit
         with connection.wrap_database_errors:
             context["cursor"].cursor.execute(f"SET LOCAL lock_timeout = {left_ms}")
@@ -174,7 +174,7 @@ def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor, locks_ms: int) -> Ge
         with connection.execute_wrapper(spend):
             yield
         return
-    # Operations with their own timeout check what is set: they should collect what they would do.
+    # Operations with their own timeout check the setting: they should collect the statements that they would run.
     with connection.cursor() as cursor:
         cursor.execute(f"SET lock_timeout = {locks_ms}")
         try:
@@ -184,7 +184,7 @@ def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor, locks_ms: int) -> Ge
 
 
 def _with_function_in(trigger: Trigger, schema: str | None) -> Trigger:
-    """Return a trigger of a migration whose shared function is in this schema; None for the first in the path."""
+    """Return a trigger of a migration with its shared function in this schema; None for the first in the path."""
     sql: Any = trigger.sql
     name = "_pgtrigger_should_ignore" if not schema else f"{identifier(schema)}._pgtrigger_should_ignore"
     if sql.defaults["ignore_func_name"] == name:
@@ -193,7 +193,7 @@ def _with_function_in(trigger: Trigger, schema: str | None) -> Trigger:
 
 
 class AddGuard(AddTrigger):
-    """pgtrigger's operation, which, reversed, also drops the trigger's function, and pgtrigger's own with the last.
+    """pgtrigger's operation that, reversed, also drops the trigger's function, and pgtrigger's own with the last.
 
     That one is in ``PGTRIGGER_SCHEMA``, as for the project's own triggers, wherever the migration was written.
     """

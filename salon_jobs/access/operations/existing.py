@@ -1,4 +1,4 @@
-"""Operations that give tables with rows their store while others write: no writer waits for one of them long."""
+"""Operations that give tables with rows their store during normal writes: no writer waits long for any of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from salon_jobs.db.statements import is_held_up
 from salon_jobs.tenancy.active import expect_no_rows
 
 R = TypeVar("R")
-# Others wait behind a statement that waits for a lock: this long, and then they have their turn before it tries again.
+# Others wait behind a statement that waits for a lock: this long; then they have their turn before the next try.
 WAIT_MS: Final = 200
 ATTEMPTS: Final = 100
 _PROGRESS_EVERY_S: Final = 2.0
@@ -38,7 +38,7 @@ class _StoreField(DatabaseOperation):
         self.model, self.field = model, field
 
     def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
-        """Ask the routers for the model, as the operation that created its table did."""
+        """Ask the routers for the model, like the operation that created its table."""
         return self.allowed_for(alias, self._model(state))
 
     def _model(self, state: ProjectState) -> type[Model]:
@@ -62,15 +62,15 @@ class _ThroughParent(_StoreField):
         self.through, self.parent_field = through, parent_field
 
     def _parent(self, state: ProjectState) -> tuple[Any, Any, Any]:
-        """Return the foreign key, the field it refers to, and the field there that holds the store."""
+        """Return the foreign key, the field it refers to, and the parent's field with the store."""
         key: Any = self._model(state)._meta.get_field(self.through)
         return key, key.target_field, key.related_model._meta.get_field(self.parent_field or self.field)
 
 
 class FillStore(_ThroughParent):
-    """Operation that adds a trigger, which fills the column where old code knows nothing of it.
+    """Operation that adds a trigger, which fills the column for old code that does not know it.
 
-    A new row without a store gets its parent's; so does a row that is given another parent, unless the same statement
+    A new row without a store gets its parent's; so does a row that gets another parent, unless the same statement
     changes its store. Put it into the migration that adds the column; ``StopFillingStore`` ends it.
     """
 
@@ -128,11 +128,11 @@ class StopFillingStore(FillStore):
 
 
 class BackfillStore(_ThroughParent):
-    """Operation that fills the column of the rows that have none, ``batch`` keys in a transaction.
+    """Operation that fills the column in rows without a store, ``batch`` keys in a transaction.
 
     Needs a migration with ``atomic = False``. Run again after a failure, it continues: it changes only rows without a
-    store. Every two seconds it reports its progress, on a terminal and as a log event. Rows whose parent has no store
-    remain; at the end it says on stderr how many, and how to find them. It vacuums the table at the end. Reversing
+    store. Every two seconds it reports its progress, on a terminal and as a log event. Rows remain if their parent has
+    no store; at the end it says on stderr how many, and how to find them. It vacuums the table at the end. Reversing
     changes nothing.
 
     Raises ConfigurationError if row-level security hides rows.
@@ -158,7 +158,7 @@ class BackfillStore(_ThroughParent):
         filled, reported_at, more = 0, time.monotonic(), True
         with expect_no_rows():  # the newest models may declare the isolation that a later migration adds
             while more:
-                # By the key alone: the new column has no statistics, by which a plan could be chosen.
+                # By the key only: the new column has no statistics for the choice of a plan.
                 ends = list(rows.values_list("pk", flat=True)[self.batch - 1 : self.batch])
                 part = fillable.filter(pk__lte=ends[0]) if ends else fillable
                 filled += _briefly(schema_editor, partial(part.order_by().update, **{self.field: store}))
@@ -172,7 +172,7 @@ class BackfillStore(_ThroughParent):
         execute(schema_editor, f"VACUUM (ANALYZE) {identifier(model._meta.db_table)}")
 
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Leave the column, which the migration that added it drops."""
+        """Leave the column; reversing the migration that added it drops it."""
 
     def describe(self) -> str:
         return f"Backfill {self.field} of {self.model} through {self.through}"
@@ -189,7 +189,7 @@ class BackfillStore(_ThroughParent):
 
     def _report(self, model: type[Model], **fields: Any) -> None:
         log_event(logging.INFO, events.STORE_BACKFILLED, table=model._meta.db_table, **fields)
-        # The log of a deploy has no terminal, and by default no events either.
+        # A deployment log has no terminal, and by default no events either.
         if (missing := fields.get("missing", 0)) or sys.stderr.isatty():
             table = model._meta.db_table
             find = f"SELECT * FROM {identifier(table)} WHERE {identifier(column_of(model, self.field))} IS NULL"
@@ -200,8 +200,9 @@ class BackfillStore(_ThroughParent):
 class RequireStore(_StoreField):
     """Operation that makes the column NOT NULL, instead of ``AlterField``, in the model's state too.
 
-    Needs a migration with ``atomic = False``. No writer waits while the rows are read, and foreign keys are left alone,
-    which ``AlterField`` re-creates. If a row has no store, the migration fails and leaves the table as it was.
+    Needs a migration with ``atomic = False``. No writer waits while the rows are read, and foreign keys, which
+    ``AlterField`` re-creates, are left alone. If a row has no store, the migration fails and leaves the table as it
+    was.
     """
 
     atomic = False
@@ -226,7 +227,7 @@ class RequireStore(_StoreField):
             alter(f"DROP CONSTRAINT {check}")
             error.add_note(f"rows have no store, and nothing has changed: SELECT * FROM {table} WHERE {column} IS NULL")
             raise
-        # The valid constraint spares PostgreSQL from reading the rows under its lock.
+        # With the valid constraint, PostgreSQL need not read the rows under its lock.
         alter(f"ALTER COLUMN {column} SET NOT NULL, DROP CONSTRAINT {check}")
 
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
@@ -246,7 +247,7 @@ def _briefly(schema_editor: BaseDatabaseSchemaEditor, change: Callable[[], R], *
     """Make a change in a transaction that waits only briefly for locks, and again while others have them.
 
     A session's own ``lock_timeout`` takes precedence. The table that it ``alters`` is first locked against autovacuum
-    alone, which may run for long after a backfill, and gives way only to who waits for a second. Raises
+    only, which may run for long after a backfill, and gives way only to a session that waits for a second. Raises
     OperationalError after ``ATTEMPTS``.
     """
     connection = schema_editor.connection

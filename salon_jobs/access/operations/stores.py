@@ -30,8 +30,8 @@ class RunForEachStore(RunPython):
     """Operation that calls ``code(apps, schema_editor, store_id)`` in the tenant context of each store, ordered by id.
 
     Each call sees and changes only that store's rows, even as the migrator. In an ordinary migration all calls share
-    one transaction. With ``atomic = False`` each store has its own; after a failure, whose note names the store,
-    ``migrate`` begins with the first store again, so ``code`` must skip what is done. ``reverse_code`` is called the
+    one transaction. With ``atomic = False`` each store has its own; after a failure, with a note that names the store,
+    ``migrate`` begins with the first store again, so ``code`` must skip finished work. ``reverse_code`` is called the
     same way, ``RunForEachStore.noop`` does nothing; without it the migration cannot be reversed.
 
     The fan-out function lists the stores: make the migration depend on ("salon_jobs", "0003_fan_out"). Raises
@@ -116,8 +116,8 @@ def list_stores(connection: BaseDatabaseWrapper) -> list[StoreId]:
 def require_store(alias: str) -> Generator[None]:
     """Inside, make statements on this alias that reach stores' rows fail unless a store is set.
 
-    Sets ``DEMAND_GUC`` on the open session and on those opened inside. Behind a pooler it sets nothing, which would
-    remain on a session that others use next.
+    Sets ``DEMAND_GUC`` on the open session and on sessions opened inside. Behind a pooler it sets nothing, since the
+    setting would remain on a session for its next user.
     """
 
     def demand(connection: BaseDatabaseWrapper, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""What our tables need where Django creates them without migrations, as in tests that want to start sooner."""
+"""Installation for job tables that Django creates without migrations, as in tests that must start sooner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from salon_jobs.db.connections import holds_job_tables
 
 
 def install_without_migrations(*, sender: AppConfig, using: str, **options: Any) -> None:
-    """Install what our migrations would, if they are switched off. Receiver of ``post_migrate``.
+    """Install the objects of our migrations, if they are switched off. Receiver of ``post_migrate``.
 
     ``flush``, which sends the signal too, drops nothing. Idempotent.
     """
@@ -25,7 +25,7 @@ def install_without_migrations(*, sender: AppConfig, using: str, **options: Any)
         return
     connection, state = connections[using], ProjectState.from_apps(apps)
     with transaction.atomic(using=using):
-        # Roles may read it, as everywhere; Django creates it with the first migration.
+        # Roles may read it, as with migrations; Django creates it with the first migration.
         MigrationRecorder(connection).ensure_schema()
         for model in sender.get_models():
             for trigger in getattr(model._meta, "triggers", ()):
