@@ -21,5 +21,5 @@ if TYPE_CHECKING:
     from salon_jobs.jobs.flows import Member as Member
     from salon_jobs.jobs.flows import RunningFlow as RunningFlow
 else:
-    # Only projects with flows load what they need.
+    # Only projects with flows import these modules.
     __getattr__ = lazy_names(__name__, dict.fromkeys(("Flow", "Member", "RunningFlow"), "flows"))

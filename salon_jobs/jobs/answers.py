@@ -1,8 +1,8 @@
-"""Waiting for the end of a job, or of one after the other.
+"""Waiting for the end of one job, or of several in turn.
 
-A process that waits names its jobs to the workers, all that are new in one notification, and a worker that ends one of
-them announces it in another, after the commit: a job that nobody awaits costs neither. A waiter also looks by itself,
-first soon and then every few seconds, since notifications may be lost, or not arrive at all behind a pooler.
+A process that waits names its jobs to the workers, all new ones in one notification, and a worker that ends one of them
+announces it in another, after the commit: a job without a waiter costs neither. A waiter also polls, first soon and
+then every few seconds, since notifications may be lost, or not arrive at all behind a pooler.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from salon_jobs.db.connections import alias_of
 from salon_jobs.db.notify import CHANNEL, WakeUps
 from salon_jobs.tenancy.active import current_store_id
 
-# First word of what names awaited jobs to the workers, by their numbers.
+# First word of the notifications that name awaited jobs to the workers, by their numbers.
 AWAITED: Final = "awaited"
 _ended: Final = WakeUps("salon_jobs_ended")
 # A payload has at most 7,999 bytes; a number and its space take 20.
 _MOST_NAMED: Final = 390
-# All are named again, for workers that have started since, before a worker forgets them; and how many that remembers.
+# All are named again, for workers that have started since, before a worker forgets them; and how many it remembers.
 _NAMED_EVERY_S: Final = 20.0
 _REMEMBERED_S: Final = 60.0
 _MOST_REMEMBERED: Final = 20_000
-# When a waiter looks: first soon, since its job may end before the workers know that somebody waits.
+# When a waiter polls: first soon, since its job may end before the workers know of the wait.
 _FIRST_LOOKS_S: Final = (0.02, 0.05, 0.1, 0.25, 1.0)
 _LOOK_EVERY_S: Final = 5.0
 _DEAF_LOOK_EVERY_S: Final = 0.5
@@ -48,11 +48,11 @@ _LISTENS_ON_FOR_S: Final = 10.0
 
 
 class AwaitedJobs:
-    """The jobs whose end somebody awaits, as far as this worker was told. Thread-safe."""
+    """The awaited jobs that this worker was told of. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # How long each is remembered. Their numbers as texts: any role may send a notification, with anything in it.
+        # How long each is remembered. Their numbers as texts: any role may send a notification, with any content.
         self.until: dict[str, float] = {}
 
     def remember(self, payload: str) -> None:
@@ -67,7 +67,7 @@ class AwaitedJobs:
         return not self.until.keys().isdisjoint(map(str, job_ids))
 
     def announce(self, job_ids: Iterable[int], *, using: str) -> None:
-        """Tell those who wait that these jobs have ended. The connection must be idle; its errors are only logged."""
+        """Announce to waiters that these jobs have ended. The connection must be idle; its errors are only logged."""
         with self._lock:
             ended = [job_id for job_id in map(str, job_ids) if self.until.pop(job_id, None) is not None]
         with logging_errors("the ends of %s awaited jobs were not announced", len(ended)):
@@ -79,11 +79,11 @@ awaited: Final = AwaitedJobs()
 
 
 class Waiters:
-    """All that wait in this process, and the one connection by which they hear of ends. Thread-safe."""
+    """All waits of this process, and the single connection that receives announcements of ends. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # What wakes each.
+        # The callback that wakes each wait.
         self._wakes: dict[Callable[[], object], Wait] = {}
         self._unnamed: dict[str, None] = {}
         self._listener: Any = None
@@ -91,7 +91,7 @@ class Waiters:
 
     @contextmanager
     def waiting(self, wait: Wait, wake: Callable[[], object]) -> Generator[None]:
-        """Have ``wake`` called when the job that is awaited may have ended."""
+        """Call ``wake`` when the awaited job may have ended, until the end of the block."""
         self._wakes[wake] = wait
         try:
             yield
@@ -100,7 +100,7 @@ class Waiters:
             self._left_at = time.monotonic()
 
     def name(self, job_id: int, *, using: str) -> None:
-        """Name the job to the workers now, and now and then, and listen to their answers."""
+        """Name the job to the workers now and at intervals, and listen to their announcements."""
         if not conf.listen:
             return
         with self._lock:
@@ -118,7 +118,7 @@ class Waiters:
         return listener is not None and listener.listening is True
 
     def _naming(self) -> str:
-        """Return the statement that names the jobs not named yet; stop listening if nobody has waited for a while."""
+        """Return the statement that names the new jobs; stop listening after a while without waits."""
         now = time.monotonic()
         with self._lock:
             if now - self._named_at > _NAMED_EVERY_S:
@@ -135,7 +135,7 @@ class Waiters:
         return f"NOTIFY {CHANNEL}, '{AWAITED} {' '.join(ids)}'" if ids else ""
 
     def _wake(self, payload: str) -> None:
-        """Wake those who wait for the jobs in a payload; all of them after a (re)connect, which has none."""
+        """Wake the waits for the jobs in a payload; all of them after a (re)connect, which has none."""
         named = set(payload.split())
         if not named:
             self._named_at = 0.0
@@ -149,7 +149,7 @@ _waiters = Waiters()
 
 
 def _wait_anew() -> None:
-    """Begin without the parent's listener and its connection, which a fork copies and must not touch."""
+    """Begin without the parent's listener and its connection, which a fork copies and must not use."""
     global _waiters  # noqa: PLW0603 - one a process
     _waiters = Waiters()
 
@@ -166,12 +166,12 @@ class Wait(ABC):
         except (TypeError, ValueError) as error:
             raise OptionInvalid(f"timeout must be a timedelta or seconds, not {shown(timeout)}") from error
         self._until = time.monotonic() + self._timeout_s
-        # The job whose end is awaited now, of which the workers were told, and what was waited for.
+        # The job that is awaited now, of which the workers were told, and the result of the wait.
         self.job_id = 0
         self.value: Any = None
 
     def run(self) -> Any:
-        """Block until the end; return ``value``. Raises what ``look`` does."""
+        """Block until the end; return ``value``. Raises the errors of ``look``."""
         woken = threading.Event()
         with _waiters.waiting(self, woken.set):
             while (pause_s := self.look()) is not None:
@@ -180,7 +180,7 @@ class Wait(ABC):
         return self.value
 
     async def arun(self) -> Any:
-        """Do the same from a coroutine, which looks by the thread that its other queries use."""
+        """Do the same from a coroutine, which queries on the thread of its other queries."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         look = sync_to_async(self.look)
         with _waiters.waiting(self, lambda: loop.call_soon_threadsafe(woken.set)):
@@ -192,12 +192,12 @@ class Wait(ABC):
 
     @abstractmethod
     def look(self) -> float | None:
-        """Return in how many seconds to look again, or None at the end, when ``value`` is set."""
+        """Return the seconds until the next query, or None at the end, when ``value`` is set."""
 
     def await_end(self, job_id: int, record: JobRecord | None, using: str) -> float:
-        """Have the workers tell of this job's end; return in how many seconds to look again.
+        """Have the workers announce this job's end; return the seconds until the next query.
 
-        Raises WaitTimedOut, and WaitRefused if the job, as it was just read, is of this transaction.
+        Raises WaitTimedOut, and WaitRefused if the job, as just read, belongs to this transaction.
         """
         if record is not None and record.is_uncommitted:
             raise WaitRefused(
@@ -216,12 +216,12 @@ class Wait(ABC):
 
 
 class JobWait(Wait):
-    """A wait for the end of one job, for what it returned."""
+    """A wait for the end of one job and for its result."""
 
     def __init__(
         self, job_id: int, read: Callable[[], JobRecord | None], timeout: timedelta | float, *, by_public_id: bool
     ) -> None:
-        """Prepare; ``read`` returns the job, or None if it is gone, or not to be seen unless by its public ID.
+        """Prepare; ``read`` returns the job, or None if it is gone, or visible only by its public ID.
 
         Raises OptionInvalid.
         """
@@ -231,13 +231,13 @@ class JobWait(Wait):
         self._is_seen = by_public_id
 
     def look(self) -> float | None:
-        """Return in how many seconds to look again, or None if the job has succeeded.
+        """Return the seconds until the next query, or None if the job has succeeded.
 
         Raises JobFailed, JobCancelled, WaitTimedOut, WaitRefused, JobDoesNotExist.
         """
         record, using = self._read(), alias_of(None)
         if record is None:
-            # Only a job that succeeded is deleted at its end. One of another store is never seen.
+            # Only a job that succeeded is deleted at its end. A job of another store is never visible.
             if self._is_seen or current_store_id() is not None or statements.rows("sees_all_jobs", using=using)[0][0]:
                 return None
             raise JobDoesNotExist(

@@ -58,11 +58,11 @@ def retry_jobs(
     """Requeue failed and cancelled jobs, allowing at least one more attempt. Role: operator, worker, web.
 
     ``jobs`` is a handle, a result of Django's tasks, a number or a public ID, or several of them; the results are in
-    their order. They become due at ``at``, by default now. They keep the steps that they have done, unless they are to
-    run ``from_start``. ``using`` defaults to the alias of the job tables. The web role can only retry jobs of its
-    current store: call it inside ``tenant_context``. A job whose key a newer waiting job holds is left unchanged, and
-    its result names that job. Each thousand is a transaction (a savepoint inside yours). Raises OptionInvalid if ``at``
-    is not an aware datetime (or naive with ``USE_TZ = False``), or if ``jobs`` has anything that no job can have.
+    their order. They become due at ``at``, by default now. They keep their finished steps, unless they are to run
+    ``from_start``. ``using`` defaults to the alias of the job tables. The web role can only retry jobs of its current
+    store: call it inside ``tenant_context``. A job is left unchanged if a newer waiting job holds its key, and its
+    result names that job. Each thousand is a transaction (a savepoint inside yours). Raises OptionInvalid if ``at`` is
+    not an aware datetime (or naive with ``USE_TZ = False``), or if ``jobs`` has a value that identifies no job.
     """
     at, using = None if at is None else check_instant("at", at), alias_of(using)
     allowed = gettext("only failed and cancelled jobs can be retried")
@@ -78,7 +78,7 @@ def discard_jobs(jobs: Jobs, *, using: str | None = ...) -> list[ActionResult[An
 def discard_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[Any]]:
     """Cancel queued and failed jobs with the reason ``discarded``: they will not run again.
 
-    Running jobs are left alone; ``cancel_jobs`` asks those to end. Roles, ``using``, order and batches as in
+    Running jobs are left alone; ``cancel_jobs`` asks them to end. Roles, ``using``, order and batches as in
     ``retry_jobs``.
     """
     using = alias_of(using)
@@ -125,7 +125,7 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[An
 
     def cancel(ids: Sequence[int]) -> list[ActionResult[int]]:
         results = _cancel(_CANCEL, allowed, alias, ids, endable=_CAN_BE_CANCELLED)
-        running = sorted({result.id for result in results if result.changed and result.detail})  # the others are over
+        running = sorted({result.id for result in results if result.changed and result.detail})  # the others have ended
         for start in range(0, len(running), BATCH):
             transaction.on_commit(partial(_ask_to_end, running[start : start + BATCH], alias), using=alias)
         return results
@@ -136,8 +136,8 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[An
 def run_again(job: Job | int | str | WithId, arguments: Mapping[str, Any], *, using: str | None = None) -> JobHandle:
     """Enqueue a new job like an earlier one, due now, with these arguments; the earlier one stays as it is.
 
-    It has the same task, store, queue, priority, attempts and kept result, and the same keys unless the task makes them
-    of the arguments. ``arguments`` are all of them but the store. Role: web, worker; of a store's job, inside
+    It has the same task, store, queue, priority, attempts and kept result, and the same keys unless the task derives
+    them from the arguments. ``arguments`` are all of them but the store. Role: web, worker; of a store's job, inside
     ``tenant_context``. Raises JobDoesNotExist, UnknownTask, PayloadInvalid; EnqueueRefused if its key is another's.
     """
     using = alias_of(using)
@@ -193,7 +193,7 @@ def _by_name(
 
 
 def _numbers(names: Sequence[Any], using: str) -> dict[Any, int]:
-    """Return the numbers of jobs by what they were named; a public ID that is no job's is left out."""
+    """Return the numbers of jobs by their given names; leave out a public ID that belongs to no job."""
     public = {name: as_uuid(name) for name in names if not isinstance(name, int)}
     numbers = {name: name for name in names if isinstance(name, int)}
     if not public:
@@ -207,14 +207,14 @@ def _numbers(names: Sequence[Any], using: str) -> dict[Any, int]:
 def _cancel(
     values: dict[str, Any], allowed: str, using: str, ids: Sequence[int], *, endable: Collection[str] = ()
 ) -> list[ActionResult[int]]:
-    """Cancel jobs, the newest first: the end of what others wait for would start them between two batches."""
+    """Cancel jobs, the newest first: the end of a job that others wait for would start them between two batches."""
     changed = _change("operator_cancel", values, allowed, using, sorted(ids, reverse=True), endable=endable)
     results = {result.id: result for result in changed}
     return [results[id_] for id_ in ids]
 
 
 def _ask_to_end(ids: Sequence[int], using: str) -> None:
-    """Request cancellation of running jobs, and cancel those queued again or failed by now, in a short transaction."""
+    """Request cancellation of running jobs, and cancel those requeued or failed by now, in a short transaction."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         rows = statements.rows("operator_cancel", {"ids": list(ids), **_INTERRUPT}, using=using)
         remaining = set(ids) - {row[0] for row in rows}
@@ -242,10 +242,10 @@ def _change(
     endable: Collection[str] = (),
     then: str = "",
 ) -> list[ActionResult[int]]:
-    """Run a statement that changes jobs, a thousand per transaction; ``allowed`` says which ones it changes.
+    """Run a statement that changes jobs, a thousand per transaction; ``allowed`` are the states it changes.
 
-    With ``takes_keys``, the statement leaves jobs alone whose key another waiting job holds. Jobs that it leaves in one
-    of the states ``endable`` are asked to end. ``then`` is a statement for those that it has changed.
+    With ``takes_keys``, the statement leaves a job alone if another waiting job holds its key. Jobs that it leaves in
+    one of the states ``endable`` are asked to end. ``then`` is a statement for the changed jobs.
     """
     results: list[ActionResult[int]] = []
     for start in range(0, len(ids), BATCH):
@@ -274,7 +274,7 @@ def _change(
             continue
         details = dict.fromkeys(left_alone, gettext("there is no such job, or you may not see it"))
         details |= {id_: refusal(state, allowed) for id_, state in states.items()}
-        # A job that was running a moment ago may be queued again or failed by now.
+        # A job that was running a moment ago may now be queued again or failed.
         ending = {id_ for id_, state in states.items() if state in endable}
         details |= dict.fromkeys(ending, gettext("still running; its worker was asked to end it"))
         details |= {id_: _has_same_key(gettext("job %(id)s") % {"id": twin}) for id_, twin in twins}

@@ -1,4 +1,4 @@
-"""``current_job()``: what a handler can find out and do about the job it runs."""
+"""``current_job()``: a handler's view of its job, with the actions it can take."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ T = TypeVar("T")
 
 @dataclass
 class FinishedWith(Extension):
-    """The result that ``finish`` was given, whether it is kept or not."""
+    """The result that ``finish`` was given, kept or not."""
 
     result: object
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentJob:
-    """Job that a handler is running: its run, for the handler and for receivers of signals."""
+    """The job that a handler is running, for the handler and for receivers of signals."""
 
-    # For features, which attach what they keep to it.
+    # For features, which attach their state to it.
     run: JobRun
 
     @property
@@ -73,7 +73,7 @@ class CurrentJob:
 
     @property
     def tick(self) -> datetime | None:
-        """Cron tick the job originates from, directly or through a fan-out, or None. Always aware."""
+        """Cron tick from which the job originates, directly or through a fan-out, or None. Always aware."""
         return self.run.job.tick
 
     @property
@@ -85,7 +85,7 @@ class CurrentJob:
 
     @property
     def flow(self) -> RunningFlow:
-        """The flow that the job is a member of, with one or two queries. Raises FlowInvalid if it is of none."""
+        """The flow of the job, with one or two queries. Raises FlowInvalid if it has none."""
         from salon_jobs.jobs.flows import RunningFlow  # noqa: PLC0415 - only for those who have flows
 
         return RunningFlow(self.id, using=self.run.connection.alias)
@@ -114,18 +114,18 @@ class CurrentJob:
     def progress(self, done: int, total: int | None = None, text: str = "") -> None:
         """Show people how far this run is: ``done`` of ``total`` (None: unknown), and a text of up to 255 characters.
 
-        Outside the handler's transaction, once a second at most; call it as often as you like. Nothing of it is kept
-        when the run ends. Raises OptionInvalid.
+        Outside the handler's transaction, once a second at most; call it as often as you like. It is deleted when the
+        run ends. Raises OptionInvalid.
         """
         writer.note(self.run, done, total, text)
 
     def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function once in the life of the job; later attempts return what it returned, and do not call it.
+        """Call the function once in the life of the job; later attempts return its result without a call.
 
         In a transaction of its own, which also keeps the result, as JSON of up to 1 MB, under the job's lease: what the
-        function writes to the job's database happens exactly once. ``name`` is the step's own in this job. Raises
+        function writes to the job's database happens exactly once. ``name`` is unique to the step in this job. Raises
         StepInvalid inside a transaction, such as that of a store task without ``atomic=False``, for a name that this
-        run has used, and for what cannot be kept; and LeaseLost: do not catch it.
+        run has used, and for a result that cannot be kept; and LeaseLost: do not catch it.
         """
         result: R = self._steps.run(name, function, args, kwargs)
         return result
@@ -151,8 +151,8 @@ class CurrentJob:
         """Iterate over the elements, after those that earlier attempts have committed.
 
         Each element is taken, and the body of the loop runs, in one transaction, which also keeps the position, as
-        ``step`` keeps a result. What leaves the loop early rolls that element back. An iterable must begin with the
-        same elements in each attempt; a function gets the last element committed, None at first, and returns those
+        ``step`` keeps a result. Leaving the loop early rolls that element back. An iterable must begin with the same
+        elements in each attempt; a function gets the last committed element, None at first, and returns the elements
         after it.
         """
         return self._steps.loop(name, elements)
@@ -166,7 +166,7 @@ class CurrentJob:
     def finish(self, result: object = None) -> None:
         """Finish the job as succeeded inside the handler's own last transaction, so that both commit together.
 
-        For tasks with ``atomic=False``. A task with ``keep_result`` passes its ``result`` here, since what it returns
+        For tasks with ``atomic=False``. A task with ``keep_result`` passes its ``result`` here, since its return value
         comes too late. A second call in the same transaction does nothing. Raises LeaseLost if the job now belongs to
         another run, and TransactionBroken if the transaction can only roll back: do not catch them. After a timeout,
         raises the timeout again: a handler that swallowed it must not look like success.
@@ -178,7 +178,7 @@ class CurrentJob:
 
 
 def current_job() -> CurrentJob:
-    """Return the job this handler is running. Raises NoCurrentJob outside a handler, and in one that takes chunks."""
+    """Return the job this handler is running. Raises NoCurrentJob outside a handler, and in a handler of chunks."""
     if (run := current_run.get()) is None:
         raise NoCurrentJob("current_job() works only inside a task's handler")
     if run.declaration.chunk is not None:

@@ -33,15 +33,15 @@ from salon_jobs.signals import job_enqueued
 
 R = TypeVar("R")
 
-# Payload of the notification that asks for running jobs to be cancelled; each process looks up which jobs are its own.
+# Payload of the notification that asks for running jobs to be cancelled; each process looks up its own jobs among them.
 CANCEL: Final = "cancel"
 wake_ups: Final = WakeUps(CHANNEL)
-#: What runs jobs before an enqueue returns, in tests that want it; the last one is called.
+# #: Runs jobs before an enqueue returns, in tests that need it; the last one is called.
 at_once: Final[list[Callable[[], object]]] = []
 
 
 class JobContent(Struct, frozen=True, gc=False):
-    """What differs between the jobs of one ``enqueue_many``.
+    """The columns in which the jobs of one ``enqueue_many`` differ.
 
     The garbage collector does not track it, nor calls, their arguments and handles: 100,000 objects would start several
     full collections, in each of which the server would wait 20 to 30 ms.
@@ -184,7 +184,7 @@ def add_many(
 
 
 def add_follow_up(then: NewJob, ids: Iterable[int], *, using: str) -> None:
-    """Have a job enqueued in the transaction that ends the last of these new jobs, or at once if there are none."""
+    """Enqueue a job in the transaction that ends the last of these new jobs, or at once if there are none."""
     with enqueuing(then) as (traced, _), enqueue_cursor(using=using) as cursor:
         parameters = {**traced.parameters(), "ids": statements.array(ids)}
         cursor.execute(statements.load("add_follow_up"), parameters)
@@ -304,7 +304,7 @@ def _add_keyed(pattern: NewJob, contents: Sequence[JobContent], using: str) -> l
 
     Each key once per statement, and the keys in the same order for every enqueuer.
     """
-    rounds: list[list[int]] = []  # of positions, in each of which a key occurs once
+    rounds: list[list[int]] = []  # of positions; a key occurs once in each round
     counts: Counter[tuple[str, str]] = Counter()
     keys = [(_text(content.store_id), content.job_key or "") for content in contents]
     for position in sorted(range(len(keys)), key=keys.__getitem__):
@@ -338,9 +338,10 @@ def _add_keys(pattern: NewJob, contents: Sequence[JobContent], using: str) -> li
 
 
 def returned(given: R) -> R:
-    """Return what an enqueue gives its caller, after the jobs have run in a test where they run at once.
+    """Return an enqueue's result to its caller, after the jobs have run in a test that runs them at once.
 
-    What enqueues for a caller ends with it; what must write more for the same jobs first, such as a flow, writes that.
+    A function that enqueues for a caller calls this last; if it must write more for the same jobs first, such as a
+    flow, it does so before.
     """
     if at_once:
         at_once[-1]()

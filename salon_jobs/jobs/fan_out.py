@@ -126,7 +126,7 @@ async def afan_out(
 
 
 def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProgress:
-    """Count the jobs of a fan-out by their current state; those that are not live, failed or cancelled are done.
+    """Count the jobs of a fan-out by their current state; jobs that are not live, failed or cancelled are done.
 
     Reads on the alias ``using``, by default ``OPERATOR_DATABASE`` if set. Raises UnknownFanOut.
     """

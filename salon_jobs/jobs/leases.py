@@ -1,11 +1,11 @@
 """Fenced statements of a worker: claim, finish and release jobs, on Django's own connection.
 
-They run as the worker role, each in a transaction of its own, except a claim that counts limits, and what finishes jobs
-inside the handler's transaction. They use psycopg's cursors, for speed; errors are raised as Django's, so that the
-connection notices them.
+They run as the worker role, each in a transaction of its own, except a claim that counts limits, and statements that
+finish jobs inside the handler's transaction. They use psycopg's cursors, for speed; errors are raised as Django's, so
+that the connection notices them.
 
-An end that is not a success can meet a transaction that has the row, or that has enqueued under the job's key and not
-committed. It waits for that a moment only, and then raises an error of which ``is_held_up`` is true.
+An end that is not a success can meet a transaction that has locked the row, or that has enqueued under the job's key
+and not committed. It waits only a moment for that, and then raises an error for which ``is_held_up`` is true.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from salon_jobs.jobs.registry import EndedRun
 from salon_jobs.jobs.timeline import Timeline
 
 LEASE_LOST = "SJ001"  # error code raised in db/sql/finish_function.sql
-# A twin is a queued job with the same key, which takes it while the end of this one is written.
+# A twin is a queued job that takes the same key while the end of this one is written.
 _TWIN_TRIES = 5
-# After a batch was held up, finish_many ends batches for so long: it skips rows that are locked.
+# After a batch was held up, finish_many ends batches for so long: it skips locked rows.
 _NOT_PLAIN_S = 5.0
-# Further transactions can take keys between two tries; what is left then is for the next round.
+# Further transactions can take keys between two tries; the next round handles the remaining jobs.
 _HELD_TRIES = 3
 
 
 class Ended(NamedTuple):
-    """Job whose run ended without success, as ``end.sql`` says: queued again unless ``state`` says otherwise.
+    """Job with a run that ended without success, for ``end.sql``: queued again unless ``state`` says otherwise.
 
     ``attempts`` are those before the run; ``charged``: it counts as a rescue.
     """
@@ -66,14 +66,13 @@ class Leases:
     """Leases of one process on jobs of one database: the statements that claim the jobs, and end them."""
 
     def __init__(self, process_id: int, *, using: str, is_direct: Callable[[], bool] = lambda: False) -> None:
-        """Prepare to work for a process; ``is_direct`` says whether no pooler shares its sessions for certain.
+        """Prepare to work for a process; ``is_direct``: certainly no pooler shares its sessions.
 
         Then claims in due order, and the ends of single jobs, are prepared.
         """
         self.process_id, self.using, self.is_direct = process_id, using, is_direct
         self.timeline = Timeline(using=using)
-        # Jobs that make claims fail, and when each is tried again. One that was mended stays, which says that it was
-        # logged.
+        # Jobs that make claims fail, and when each is tried again. A repaired one stays, as a mark that it was logged.
         self._left_out: dict[int, float] = {}
         self._not_plain_until = 0.0
         # Unlike the system's, it gives no busy thread the interpreter's lock for 5 ms.
@@ -87,7 +86,7 @@ class Leases:
     def claim_due(
         self, tasks: Sequence[str], room: int, *, queues: Sequence[str] | None = None, now: datetime | None = None
     ) -> list[ClaimedJob]:
-        """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. One declared dead gets none."""
+        """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A dead process gets none."""
         parameters = {
             "process_id": self.process_id,
             "tasks": _text_array(tuple(tasks)),
@@ -101,7 +100,7 @@ class Leases:
     def claim(self, statement: str, parameters: dict[str, Any]) -> list[ClaimedJob]:
         """Run a statement that claims jobs under a new lease; return them in the order in which they should run.
 
-        The lease is random, since whatever the server counts can go back: after a promotion that loses transactions, a
+        The lease is random, since any counter of the server can go back: after a promotion that loses transactions, a
         new job gets the id of one that still runs. If rows make it fail, it runs again without them; in a transaction
         it raises ClaimFailed instead: end that, call ``leave_out``, and begin again.
         """
@@ -132,7 +131,7 @@ class Leases:
     def leave_out(self, failed: ClaimFailed) -> None:
         """Log the rows that make a claim fail, and leave them out of all claims for a minute.
 
-        Raises the failure if no row causes it by itself.
+        Raises the failure if no single row causes it.
         """
         body = load(_BODIES[failed.statement]).rpartition("\nUPDATE ")[0]
         with self.connection.cursor() as cursor:
@@ -146,12 +145,12 @@ class Leases:
                 log_event(logging.ERROR, events.JOB_NOT_CLAIMED, **_named(row), error=error)
             self._left_out[row[0]] = time.monotonic() + _LEFT_OUT_S
         while len(self._left_out) > _MOST_LEFT_OUT:
-            self._left_out.pop(next(iter(self._left_out)), None)  # another thread may be at it
+            self._left_out.pop(next(iter(self._left_out)), None)  # another thread may have changed it
 
     def finish(self, runs: Sequence[EndedRun]) -> int:
         """Delete the jobs that these runs of one handler still own, or keep them as succeeded, with their results.
 
-        Returns how many those were. Waits for locked rows.
+        Returns the number of these jobs. Waits for locked rows.
         """
         connection = self.connection
         with connection.wrap_database_errors:
@@ -197,7 +196,7 @@ class Leases:
         return bool(run_raw("save_step", {**self._fence(job), **step}, using=self.using))
 
     def keep_logs(self, runs: Sequence[EndedRun]) -> None:
-        """Keep what runs logged that have ended without failing, where their rows are kept and KEEP_LOG says so."""
+        """Keep the logs of runs that have ended without failing, if their rows are kept and KEEP_LOG says so."""
         if conf.keep_log != "all":
             return
         logs = {run.job.id: (run.job.lease, lines.text) for run in runs if (lines := run.extension(LoggedLines))}
@@ -222,7 +221,7 @@ class Leases:
     ) -> Ended | None:
         """Record the attempt's error, and retry, fail or supersede the job. Return None if the lease is lost.
 
-        Raises an error of which ``is_held_up`` is true.
+        Raises an error for which ``is_held_up`` is true.
         """
         how = "fail" if final else "retry"
         ended = self._end(how, [(job.id, job.lease)], wait=delay, reason=reason, ran_s=ran_s, log=log, **asdict(error))
@@ -236,7 +235,7 @@ class Leases:
         return bool(self._end("cancel", [(job.id, job.lease)], reason=reason, ran_s=ran_s, **error))
 
     def expire_run(self, job: ClaimedJob, error: ErrorReport, reason: str) -> bool:
-        """Cancel a claimed job whose run has not begun, and record the error. Return False if the lease is lost.
+        """Cancel a claimed job before its run, and record the error. Return False if the lease is lost.
 
         Can be held up.
         """
@@ -261,7 +260,7 @@ class Leases:
         """Requeue (id, lease) pairs without counting an attempt; return the results of those still owned, by id.
 
         With ``alone``, they join no chunk any more. ``unbegun``: their handlers were certainly not called, so that even
-        a job that runs at most once may. Can be held up, and has requeued none then.
+        a job that runs at most once may run. Can be held up, and then requeues none.
         """
         pairs = list(jobs)
         ended = self._end("requeue", pairs, wait=delay, alone=alone, unbegun=unbegun) if pairs else []
@@ -275,8 +274,8 @@ class Leases:
         """Requeue the jobs of a process whose row is deleted, except those that are held up.
 
         ``charged`` are the ids that count a rescue and get an error with ``message``; None charges all, if it is
-        unknown which had started. ``again``: these were held up by an earlier rescue, so it is asked first which still
-        are. A job whose key is taken meanwhile is tried again; one that the database rejects is logged and left.
+        unknown which had started. ``again``: an earlier rescue found these held up, so first ask which still are. A job
+        is tried again if another takes its key in the meantime; a job that the database rejects is logged and left.
         """
         leases = dict(self.other_leases(()))
         if again:
@@ -315,7 +314,7 @@ class Leases:
         raise AssertionError  # the last try returns or raises
 
     def _end_free(self, how: str, leases: dict[int, int], **parameters: Any) -> list[Ended]:
-        """End runs by ``_end``, but leave those that are held up; log and leave what the database rejects."""
+        """End runs by ``_end``, except those that are held up; log and leave jobs that the database rejects."""
         for _ in range(_HELD_TRIES):
             if not leases:
                 break
@@ -340,9 +339,9 @@ class Leases:
         return {job_id: leases[job_id] for job_id in self.unheld(list(leases))}
 
     def unheld(self, ids: Sequence[int]) -> list[int]:
-        """Return those of these running jobs that can be requeued at once: nobody else holds the row or the key.
+        """Return the running jobs among these that can be requeued at once: no one else holds the row or the key.
 
-        It takes a second at most; what it has not looked at then is not among them.
+        It takes a second at most; jobs that it has not checked by then are not among them.
         """
         return [row[0] for row in self._rehearse(ids, claim=False)] if ids else []
 
@@ -435,7 +434,7 @@ def _by_fence(runs: Sequence[EndedRun]) -> str | None:
     return f"{{{','.join(kept)}}}" if kept else None
 
 
-# What the ends that do not use a parameter of ``end.sql`` pass for it.
+# Values of the parameters of ``end.sql`` that an end does not use.
 UNUSED_BY_AN_END: Final[dict[str, Any]] = {
     **dict.fromkeys(("wait", "ran_s", "charged")),
     **dict.fromkeys(("alone", "unbegun"), False),

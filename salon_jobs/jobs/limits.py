@@ -25,7 +25,7 @@ from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import check_number, parse_rate
 from salon_jobs.models import Limit
 
-# Value that lifts a declared limit: that many jobs never run at once.
+# Value that lifts a declared limit: so many jobs never run at once.
 LIFTED: Final = 2**31 - 1
 
 
@@ -42,7 +42,7 @@ class EffectiveLimit:
 
     @property
     def bucket(self) -> float:
-        """How many starts of the rate a quiet time saves up: ``burst``, or else those of a second, at least one."""
+        """Starts of the rate that a quiet time saves up: ``burst``, or else those of a second, at least one."""
         return float(self.burst or max(1.0, self.rate or 1.0))
 
     @property
@@ -107,7 +107,7 @@ class Limits:
         return [name for name in names if self._limits[f"{kind}:{name}"].blocks]
 
     def counted(self, scopes: Sequence[str]) -> list[str]:
-        """Return those of these scopes whose jobs must be counted."""
+        """Return the scopes among these in which jobs must be counted."""
         return [scope for scope in scopes if self[scope].limits]
 
     def declared_for(self, scope: str) -> EffectiveLimit | None:
@@ -202,7 +202,7 @@ def pause(
 ) -> None:
     """Pause one queue, task or store: its jobs no longer start, except those already claimed. Role: operator, worker.
 
-    ``by`` says who pauses it, and is shown with the jobs that wait; pausing again does not change it. Takes effect
+    ``by`` names who pauses it, and is shown with the waiting jobs; pausing again does not change it. Takes effect
     within a second. Raises OptionInvalid unless exactly one is named, and if ``by`` is longer than 255 characters.
     """
     pause_scopes([":".join(_scope(queue, task, store_id))], by=by, using=using)
@@ -216,7 +216,7 @@ def resume(
 
 
 def pause_scopes(scopes: Iterable[str], *, by: str, using: str | None = None) -> list[ActionResult[str]]:
-    """Pause each scope (``kind:name``); of those paused already, the earlier ``by`` stays. Role: operator, worker."""
+    """Pause each scope (``kind:name``); one paused already keeps the earlier ``by``. Role: operator, worker."""
     check_text("by", by, 255, least=0)
     values: dict[str, Any] = {"paused": True, "paused_at": Now(), "paused_by": by}
     return _set_paused(scopes, values, gettext("it is paused already"), alias_of(using))

@@ -123,11 +123,11 @@ class SharedOptions(TypedDict, total=False):
     concurrency_key: Annotated[str | None, partial(check_text, longest=LONGEST["concurrency_key"])]
     """Jobs that share the key share the limit ``key_concurrency``. Of a task, a template over the arguments."""
     keep_result: Annotated[timedelta | None, check_duration]
-    """How long what the handler returns is kept after a success; zero: not at all, as by default."""
+    """How long the handler's result is kept after a success; zero: not at all, the default."""
 
 
 class EnqueueOptions(SharedOptions, total=False):
-    """Options of ``using`` and ``enqueue_job``; ``OF_ONE`` keeps one from many jobs that are added at once."""
+    """Options of ``using`` and ``enqueue_job``; ``OF_ONE`` marks those that a call for many jobs refuses."""
 
     run_at: Annotated[datetime | None, check_instant]
     """When it is due."""
@@ -136,7 +136,7 @@ class EnqueueOptions(SharedOptions, total=False):
     expires_at: Annotated[datetime | None, check_instant]
     """When it is cancelled if it has not begun."""
     expires_in: Annotated[timedelta | None, check_duration]
-    """How long from now until then, by the database's clock; instead of ``expires_at``."""
+    """How long from now it is cancelled if it has not begun, by the database's clock; instead of ``expires_at``."""
     max_wait: Annotated[timedelta | None, check_duration]
     """How long after it was first enqueued ``replace`` can postpone it; see docs/how-to/job-keys.md."""
     unique_for: Annotated[timedelta | None, check_duration, OF_ONE]
@@ -161,7 +161,7 @@ class TaskOptions(SharedOptions, total=False):
     wait_overtime: _Timeout
     """How much of the wait does not count towards ``wait_timeout``."""
     waiting_shortens_timeout: Annotated[bool | None, check_flag]
-    """Whether a run gets no more than is left of ``wait_timeout``."""
+    """Whether a run gets no more time than remains of ``wait_timeout``."""
     max_concurrency: _Count
     """How many of its jobs run at once, in all processes; see docs/how-to/pause-and-limit.md."""
     key_concurrency: _Count
@@ -175,10 +175,10 @@ class TaskOptions(SharedOptions, total=False):
     burst: _Count
     """How many starts a quiet time saves up for these rates; None: those of a second."""
     at_most_once: Annotated[bool | None, check_flag]
-    """Whether a run that was cut short is never repeated; see docs/how-to/how-often-it-runs.md."""
+    """Whether an interrupted run is never repeated; see docs/how-to/how-often-it-runs.md."""
 
 
-# Of each option, its check, and OF_ONE if it is one.
+# The check of each option, and OF_ONE where it applies.
 _TABLE: Final[dict[str, tuple[Any, ...]]] = {
     name: hint.__metadata__
     for kind in (EnqueueOptions, TaskOptions)
@@ -187,7 +187,7 @@ _TABLE: Final[dict[str, tuple[Any, ...]]] = {
 
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are not None, as their checks make them. Raises OptionInvalid naming the field."""
+    """Return the options that are not None, as their checks convert them. Raises OptionInvalid naming the field."""
     given: dict[str, Any] = {}
     for name, value in options.items():
         if value is not None:
@@ -237,9 +237,9 @@ _OF_ONE: Final = [name for name, option in _TABLE.items() if OF_ONE in option]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob(JobOptions):
-    """One job to insert: its checked options, and what no caller sets. It is due at ``run_at``, or after ``run_in``.
+    """One job to insert: its checked options, and fields no caller can set. Due at ``run_at``, or after ``run_in``.
 
-    ``public_id`` is the unguessable id of its result; ``keep_result`` None keeps the result as long as the task says.
+    ``public_id`` is the unguessable id of its result; ``keep_result`` None keeps the result for the task's time.
     """
 
     task: str
@@ -255,7 +255,7 @@ class NewJob(JobOptions):
 
     @property
     def is_plain(self) -> bool:
-        """Whether its row is just added, without a look at what is there already."""
+        """Whether its row is just added, without a search for existing ones."""
         return self.job_key is None and self.unique_for is None
 
     @property
@@ -266,7 +266,7 @@ class NewJob(JobOptions):
         return self.run_at is None or self.run_at <= datetime.now(UTC)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters of the statements that add jobs: ``options`` is JSON of all that is set."""
+        """Return the parameters of the statements that add jobs: ``options`` is JSON of all options that are set."""
         options = {name: value for name in _STORED if (value := getattr(self, name)) is not None}
         if self.trace is not None:
             options["trace"] = json.loads(self.trace)
@@ -275,11 +275,11 @@ class NewJob(JobOptions):
 
 # Instants, durations and ids as PostgreSQL reads them, even of subclasses.
 _to_json: Final = json.JSONEncoder(default=str).encode
-# What a job's statements get as its ``options``.
+# The keys of the ``options`` of a job's statements.
 _STORED: Final = [field.name for field in fields(NewJob) if field.name not in ("task", "store_id", "payload", "trace")]
 
 
-# Options of other libraries, and what to use here.
+# Options of other libraries, and ours to use instead.
 OTHER_WORDS: Final = {
     **dict.fromkeys(("bind", "pass_context", "takes_context"), "current_job() in the handler"),
     **dict.fromkeys(("retries", "max_retries", "retry"), "max_attempts=…, which counts the first run too"),
@@ -303,7 +303,7 @@ OTHER_WORDS: Final = {
 }
 
 
-# Methods of tasks of other libraries, and what to use here.
+# Methods of tasks of other libraries, and ours to use instead.
 _OTHER_METHODS: Final = {
     **dict.fromkeys(("delay", "defer", "send", "push"), "enqueue(…)"),
     **dict.fromkeys(("adelay", "defer_async"), "aenqueue(…)"),
@@ -439,16 +439,16 @@ class ErrorRules:
         return Errored(error, retryable=not is_final and (self.retry_on is None or isinstance(error, self.retry_on)))
 
 
-# A run gets at least this much of its timeout, however little is left of the wait timeout.
+# A run gets at least this much of its timeout, however little remains of the wait timeout.
 _LEAST_RUN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Timeouts of a task. Raises OptionInvalid for one without the other that it is about.
+    """Timeouts of a task. Raises OptionInvalid for a timeout that needs another one.
 
     ``timeout`` limits a run, ``wait_timeout`` the wait since the job became due. ``wait_overtime`` is extra grace
-    before the wait timeout counts. With ``waiting_shortens_timeout``, a run gets no more than is left of the wait
+    before the wait timeout counts. With ``waiting_shortens_timeout``, a run gets no more time than remains of the wait
     timeout.
     """
 

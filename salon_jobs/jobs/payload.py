@@ -28,7 +28,7 @@ from salon_jobs.core.records import StoreId
 from salon_jobs.jobs.options import OTHER_WORDS, EnqueueOptions
 
 STORE_ARGUMENT = "store_id"
-# In msgspec's errors, the value or struct tag that it quotes from a payload, and the path after it.
+# The value or struct tag that msgspec's errors quote from a payload, and the path after it.
 _UNQUOTED = r"\1\2"
 _QUOTED = re.compile(r"^(Invalid (?:enum )?value) .*?((?: - at `[^`]*`(?: in `[^`]*`)?)?)$", re.DOTALL)
 # msgspec's words for a member that neither the signature nor a Struct in it has.
@@ -62,7 +62,7 @@ class PayloadType:
         self, task_name: str, signature: inspect.Signature, hints: Mapping[str, Any], *, with_store: bool
     ) -> None:
         self.task_name, self.signature = task_name, signature
-        # What the handler calls its store; None for a system task.
+        # The handler's name for its store; None for a system task.
         self.store_name = _store_name(task_name, signature, hints, with_store=with_store)
         self.store_type = hints[self.store_name] if self.store_name is not None else None
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
@@ -94,7 +94,7 @@ class PayloadType:
         except TypeError as error:
             raise TaskInvalid(f"task {task_name!r}: an argument's type cannot be a payload: {error}") from error
         foreign = {kind.__name__ for kind in custom if not issubclass(kind, Enum)}
-        # Those of Django, which are no enumerations to msgspec.
+        # Django's enumerations, which msgspec does not treat as such.
         self._has_choices = len(custom) > len(foreign)
         if foreign:
             raise TaskInvalid(
@@ -122,7 +122,7 @@ class PayloadType:
         return self.validate(bound.arguments)
 
     def bind_json(self, members: Mapping[str, msgspec.Raw], store_id: object = None) -> Arguments:
-        """Bind the members of a JSON object to the signature, the store apart: numbers keep all of their digits.
+        """Bind the members of a JSON object and the store to the signature: numbers keep all of their digits.
 
         Raises PayloadInvalid with path and expected type.
         """
@@ -139,8 +139,8 @@ class PayloadType:
     def validate(self, arguments: Mapping[str, Any]) -> Arguments:
         """Validate named arguments. Raises PayloadInvalid with path and expected type.
 
-        The payload and the keys are made of the converted values, so that it is the same job however the caller writes
-        an instant or a uuid.
+        The payload and the keys are made from the converted values, so that it is the same job however the caller
+        writes an instant or a uuid.
         """
         values = dict(arguments)
         store_id = None if self.store_name is None else self._store(values.pop(self.store_name, None))
@@ -154,7 +154,7 @@ class PayloadType:
     def decode(self, payload: str, store_id: StoreId | None) -> dict[str, Any]:
         """Convert a stored payload to the handler's arguments. Raises PayloadInvalid if it no longer fits.
 
-        It is PayloadUnknown if it has an argument that is not in the signature, perhaps of another release.
+        Raises PayloadUnknown if it has an argument that is not in the signature, perhaps from another release.
         """
         if self.store_name is not None and store_id is None:
             raise PayloadInvalid(f"task {self.task_name!r}: the job has no store_id")
@@ -166,22 +166,22 @@ class PayloadType:
         return values if self.store_name is None else {**values, self.store_name: store_id}
 
     def stored(self, name: str, value: object) -> object:
-        """Return one argument as a payload stores it, to compare it. Raises PayloadInvalid."""
+        """Return one argument in its stored form, for comparison. Raises PayloadInvalid."""
         if name not in self._types:
             raise self._unknown(name, self._types)
         struct = self._convert({name: value}, msgspec.defstruct("Argument", [(name, self._types[name])]))
         return msgspec.json.decode(self._encode({name: getattr(struct, name)}))[name]
 
     def named(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments that a payload holds, which are all that it holds."""
+        """Return the named arguments of a payload, which are all of its arguments."""
         return payload
 
     def positional(self, payload: dict[str, Any]) -> Sequence[str]:
-        """Return no names: what a payload holds has names of its own."""
+        """Return no names: a payload has no positional arguments."""
         return ()
 
     def _unknown(self, name: str, free: Collection[str]) -> PayloadInvalid:
-        """Return the error for an argument that the task does not have; ``free`` are those it may be meant for."""
+        """Return the error for an argument that the task does not have; ``free`` are the names it may be meant for."""
         if name in EnqueueOptions.__annotations__:
             hint = f"it is an option: using({name}=…).enqueue(…)"
         elif name in OTHER_WORDS:
@@ -226,11 +226,12 @@ class PayloadType:
     def _unknown_in(self, payload: str, error: Exception) -> PayloadUnknown | None:
         """Return the error for a payload with a member that the types here do not have; None if it has none.
 
-        The first error need not be about it: of a release with another signature, the other arguments differ as well.
+        The first error may concern another member: from a release with another signature, other arguments differ as
+        well.
         """
         try:
             members: dict[str, msgspec.Raw] = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
-        except Exception:  # it is no object, which the first error says
+        except Exception:  # it is not an object, as the first error says
             return None
         names, what = sorted(members.keys() - self._types.keys()), str(error)
         if names:
@@ -248,7 +249,7 @@ class PayloadType:
         except ValueError as error:
             raise self._unwritable(str(error)) from error
         # Most payloads are smaller than any bound, and those of cron entries are bound at import: without the settings,
-        # whose mistakes a check reports later.
+        # since a check reports mistakes in them later.
         if len(encoded) > LEAST_BOUND and len(encoded) > conf.max_payload:
             raise PayloadInvalid(
                 f"task {self.task_name!r}: the arguments are {len(encoded):,} bytes of JSON; at most "
@@ -259,7 +260,7 @@ class PayloadType:
 
 
 class ChunkPayload(PayloadType):
-    """Argument types of a task with chunks: the fields of the class of which its handler takes a list.
+    """Argument types of one task with chunks: the fields of the class in its handler's list.
 
     A job is stored like any other, with the fields as its arguments. Raises TaskInvalid unless the signature is
     ``(store_id: UUID, jobs: list[Class])``, with any second name and a dataclass or msgspec.Struct as the class.
@@ -347,7 +348,7 @@ def _fields(item: type[Any]) -> dict[str, Any] | None:
 
 
 def unquoted(error: Exception) -> str:
-    """Return the text of msgspec's error without the value that it quotes."""
+    """Return the text of msgspec's error without the quoted value."""
     return _QUOTED.sub(_UNQUOTED, str(error))
 
 
@@ -362,7 +363,7 @@ def _store_name(
     names = store_arguments()
     for name in names:
         if name in signature.parameters:
-            # Which of them it must be is known once Django has loaded the models; a check compares.
+            # The required name and type are known once Django has loaded the models; a check compares them.
             if hints.get(name) not in (UUID, int, str):
                 text = f"{name} must be annotated with the type of the stores' keys: UUID, int or str"
                 raise TaskInvalid(f"store task {task_name!r}: {text}")

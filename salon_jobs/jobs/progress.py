@@ -25,7 +25,7 @@ class ProgressWriter:
         self._flushed = float("-inf")
 
     def note(self, running: JobRun, done: int, total: int | None, text: str) -> None:
-        """Have this written within a second, unless something newer is; only in a worker. Raises OptionInvalid."""
+        """Write this within a second, unless newer progress replaces it; in a worker only. Raises OptionInvalid."""
         for number in (done, 0 if total is None else total):
             if not (isinstance(number, int) and 0 <= number < 2**63):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise OptionInvalid(f"progress takes whole numbers from zero, not {shown(number)}")
@@ -34,12 +34,12 @@ class ProgressWriter:
                 self._new[running] = (done, total, str(text))
 
     def flush_when_due(self, *, using: str) -> None:
-        """Flush if the last flush was a second ago. Raises database errors, but keeps what was not written."""
+        """Flush if the last flush was a second ago. Raises database errors, but keeps unwritten progress."""
         if (self._new or self._shown) and time.monotonic() - self._flushed >= _EVERY_S:
             self.flush(using=using)
 
     def flush(self, *, using: str) -> None:
-        """Write what is new, and delete that of runs that have ended. Worker role. Raises database errors."""
+        """Write new progress, and delete that of ended runs. Worker role. Raises database errors."""
         self._flushed = time.monotonic()
         with self._lock:
             new, self._new = self._new, {}

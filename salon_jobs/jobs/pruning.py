@@ -23,7 +23,7 @@ _Turn: TypeAlias = Callable[[], tuple[Mapping[str, int], bool]]
 # Must match the SQL statements.
 BATCH: Final = 1000
 _ROUND_S = 0.5
-# The least for errors of jobs that succeeded or were deleted by hand.
+# The shortest retention for errors of jobs that succeeded or were deleted by hand.
 _ORPHANS_KEPT = timedelta(days=1)
 _PROGRESS_KEPT = timedelta(days=1)
 _TICKS_KEPT = timedelta(days=30)
@@ -72,7 +72,7 @@ class Pruner:
             *(partial(self._jobs_turn, state, age) for state, age in retained().items() if age is not None),
             # They are kept until they expire; the errors of the results' jobs go with the others.
             *(partial(self._turn, kind, prune_old(kind), timedelta(0)) for kind in ("results", "unique", "rates")),
-            # Of runs whose process died; one that goes on says it again.
+            # Progress of runs whose process died; a run that continues reports it again.
             partial(self._turn, "progress", prune_old("progress"), _PROGRESS_KEPT),
             partial(self._turn, "ticks", statements.load("prune_ticks"), _TICKS_KEPT),
             *(partial(self._turn, kind, prune_old(kind), _STATISTICS_KEPT) for kind in ("statistics", "depths")),

@@ -21,16 +21,16 @@ from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, NewJ
 
 
 class Payload(Protocol):
-    """What a task's arguments must be, and how a job's payload holds them."""
+    """The arguments that a task requires, and their form in a job's payload."""
 
     @property
     def signature(self) -> Signature:
-        """What enqueueing the task takes, for people."""
+        """The arguments that enqueueing the task takes, for people."""
         ...
 
     @property
     def store_name(self) -> str | None:
-        """The argument that takes the store; None if none does."""
+        """The name of the argument for the store; None without one."""
         ...
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
@@ -38,15 +38,15 @@ class Payload(Protocol):
         ...
 
     def stored(self, name: str, value: object, /) -> object:
-        """Return one argument as a payload holds it. Raises PayloadInvalid."""
+        """Return one argument in its form in a payload. Raises PayloadInvalid."""
         ...
 
     def named(self, payload: dict[str, Any], /) -> dict[str, Any]:
-        """Return the arguments that a payload holds, by name."""
+        """Return the named arguments of a payload."""
         ...
 
     def positional(self, payload: dict[str, Any], /) -> Sequence[str]:
-        """Return the names of the arguments that a payload holds by position, in ``args``; none if it has no such.
+        """Return the names of the arguments that a payload holds by position, in ``args``; none without such arguments.
 
         "" is the name of one that the task does not take.
         """
@@ -58,7 +58,7 @@ class Payload(Protocol):
 
 
 class EndedRun(LoggedRun, Protocol):
-    """What declarations, and the statements that end jobs, read of a run whose handler has ended."""
+    """The fields of an ended run that declarations, and the statements that end jobs, read."""
 
     @property
     def connection(self) -> BaseDatabaseWrapper: ...
@@ -71,7 +71,7 @@ class EndedRun(LoggedRun, Protocol):
 
 
 class TaskDeclaration(Protocol):
-    """What workers, limits and statistics read of a registered task: a ``Task``, or another library's.
+    """The view that workers, limits and statistics have of a registered task: a ``Task``, or another library's.
 
     A run calls ``function(**payload.decode(job.payload, job.store_id))``, with ``current_job()`` as its handle. If the
     job has a store, it is set in every transaction that the call opens; otherwise the call is a system task. A
@@ -82,7 +82,7 @@ class TaskDeclaration(Protocol):
     def name(self) -> str: ...
     @property
     def origin(self) -> str:
-        """Where it is declared: a later declaration of the same origin replaces it; others may not share its name."""
+        """Place of its declaration: a later declaration from there replaces it; others may not share its name."""
         ...
 
     @property
@@ -98,12 +98,12 @@ class TaskDeclaration(Protocol):
     def atomic(self) -> bool: ...
     @property
     def at_most_once(self) -> bool:
-        """Whether a run that was cut short is never repeated."""
+        """Whether an interrupted run is never repeated."""
         ...
 
     @property
     def chunk(self) -> int | None:
-        """The most jobs of one store that a call takes; None if it takes the arguments of one job."""
+        """The most jobs of one store in one call; None if a call takes the arguments of one job."""
         ...
 
     @property
@@ -133,12 +133,12 @@ class TaskDeclaration(Protocol):
 
 
 _declarations: dict[str, TaskDeclaration] = {}
-# Another object after each change, so that a thread that read them before it caches nothing for later.
+# Another object after each change, so that a thread that read an earlier one does not cache a stale result.
 _version = object()
 
 
 def register(declaration: TaskDeclaration) -> None:
-    """Register a task. Raises TaskInvalid if one of another origin has its name."""
+    """Register a task. Raises TaskInvalid if a task of another origin has its name."""
     known = _declarations.get(declaration.name)
     if known is not None and known.origin != declaration.origin:
         raise TaskInvalid(
@@ -185,12 +185,12 @@ def declaration_of(target: object) -> TaskDeclaration:
 
 
 def is_djangos(target: object) -> bool:
-    """Return whether an object is a task of Django's, of whatever backend."""
+    """Return whether an object is a task of Django's, with any backend."""
     return not isinstance(target, type) and callable(getattr(target, "get_backend", None))
 
 
 def other_backend_of(target: object) -> str | None:
-    """Return the name of the backend of a task of Django's that is not ours; None of anything else."""
+    """Return the backend name of a task of Django's if the backend is not ours; None for anything else."""
     if not is_djangos(target):
         return None
     backend = cast("Any", target).get_backend()
@@ -215,10 +215,10 @@ def find_waiting(*, using: str) -> bool:
 
 
 def visible(task: str, payload: Any) -> Any:
-    """Return the payload of a task's job as people may see it: without the values of arguments that ``REDACT`` names.
+    """Return the payload of a task's job for display: without the values of arguments that ``REDACT`` names.
 
-    Arguments of Django's tasks that were passed by position are hidden by their names in the signature: those that have
-    none there, as of another release, and all of them if this process does not know the task.
+    Positional arguments of Django's tasks are hidden by their names in the signature; those without a name there,
+    perhaps from another release, are hidden too, and so are all of them if this process does not know the task.
     """
     held = cast("dict[str, Any]", payload if isinstance(payload, dict) and "backend" in payload else {})
     args = held.get("args")
@@ -237,9 +237,9 @@ def visible(task: str, payload: Any) -> Any:
 
 
 def visible_arguments(task: str, shown: Any) -> dict[str, Any]:
-    """Return the arguments of a task's job by their names, of what ``visible`` has returned.
+    """Return the arguments of a task's job by their names, from the result of ``visible``.
 
-    Of a Django task that this process does not know, only those that were passed by name. ``*args`` are a list.
+    For a Django task that this process does not know, only the named arguments. ``*args`` are a list.
     """
     if not isinstance(shown, dict):
         return {}
@@ -273,7 +273,7 @@ def has_coroutines() -> bool:
 @lru_cache(maxsize=3)
 def _names(is_async: bool | None, _: object) -> tuple[str, ...]:
     # Every claim asks for them.
-    declarations = tuple(_declarations.items())  # other threads can import modules meanwhile
+    declarations = tuple(_declarations.items())  # other threads can import modules in the meantime
     return tuple(sorted(name for name, each in declarations if is_async is None or each.is_async is is_async))
 
 

@@ -30,9 +30,9 @@ _WITHOUT_RESULT: Final = {
 
 
 class JobHandle(msgspec.Struct, frozen=True, gc=False):
-    """The job that an enqueue added or found, and what it did.
+    """The job that an enqueue added or found, and the action taken.
 
-    ``public_id``, by which its result is read, and ``created_at`` are set if the job was to have a public id.
+    ``public_id``, which identifies its result, and ``created_at`` are set if a public id was requested.
     """
 
     id: int
@@ -41,7 +41,7 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
     created_at: datetime | None = None
 
     def refresh(self) -> JobRecord:
-        """Read the job as it is now. Raises JobDoesNotExist once it is gone and no result is kept."""
+        """Read the current job. Raises JobDoesNotExist once it is gone and no result is kept."""
         record = None if self.public_id is None else load_result(self.public_id)
         return record or get_job(self.id)
 
@@ -50,7 +50,7 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
         return self.refresh().state
 
     def result(self) -> Any:
-        """Return what the handler returned, as JSON. Raises JobDoesNotExist, or NoResult with the reason."""
+        """Return the handler's result, as JSON. Raises JobDoesNotExist, or NoResult with the reason."""
         record = self.refresh()
         if record.has_value:
             return record.value
@@ -60,7 +60,7 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
         raise NoResult(f"job {self.id} has no result{_WITHOUT_RESULT[record.state]}{last}")
 
     def wait(self, timeout: timedelta | float) -> Any:
-        """Wait for the end of the job; return what the handler returned if that is kept, else None.
+        """Wait for the end of the job; return the handler's result if that is kept, else None.
 
         Raises JobFailed or JobCancelled with its error, WaitTimedOut after ``timeout`` (seconds, or a timedelta),
         WaitRefused inside the transaction that enqueued the job, and JobDoesNotExist if this role cannot see it.
@@ -91,7 +91,7 @@ def get_job(job_id: int | str | UUID | WithId, *, using: str | None = None) -> J
     """Return the job with this number or public ID, or of a result of Django's tasks. Raises JobDoesNotExist.
 
     A job that succeeded is found as long as its result is kept (``keep_result``). With roles, the web role finds by
-    their numbers only jobs of its current store. Raises OptionInvalid for what no job can have.
+    number only jobs of its current store. Raises OptionInvalid for a value that identifies no job.
     """
     name = name_of(job_id)
     if isinstance(name, UUID):
@@ -119,7 +119,7 @@ def name_of(given: object) -> int | UUID:
 
 
 def load_result(public_id: UUID, *, using: str | None = None) -> JobRecord | None:
-    """Return the job with this public id, whatever its store, or None. Role: web, worker."""
+    """Return the job with this public id, of any store, or None. Role: web, worker."""
     return _read("get_result", {"public_id": public_id}, alias_of(using))
 
 
@@ -129,7 +129,7 @@ _INSTANTS: Final = ("run_at", "created_at", "first_started_at", "last_started_at
 
 
 def as_current_store(using: str) -> AbstractContextManager[object]:
-    """Return a block in which the rows of the current store are seen.
+    """Return a block in which the rows of the current store are visible.
 
     Outside a transaction, a tenant_context with atomic=False has set no store yet, and they would look gone.
     """

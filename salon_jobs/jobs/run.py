@@ -26,7 +26,7 @@ from salon_jobs.jobs.registry import TaskDeclaration
 from salon_jobs.tenancy.active import ActiveContext, open_store
 
 R = TypeVar("R", bound="JobRun")
-# Characters of results in one statement, which is several times as large on its way. The server accepts 1 GB.
+# Characters of results in one statement, which is several times as large when sent. The server accepts 1 GB.
 MOST_PER_STATEMENT: Final = 8_000_000
 # Far below what jsonb can hold.
 _LARGEST: Final = 10_000_000
@@ -47,7 +47,7 @@ def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
 def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
     """Raise TransactionBroken if a transaction is open, even one begun by a literal BEGIN: it would not be committed.
 
-    Also raises it for an open tenant context, whose store would stay set for whatever uses this connection next.
+    Also raises it for an open tenant context: its store would stay set for the next user of this connection.
     """
     if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
         raise TransactionBroken("the handler left a transaction open")
@@ -64,13 +64,13 @@ current_run = cast("ContextVar[JobRun | None]", run_log.current_run)
 
 
 def _monotonic() -> float:
-    """Look the clock up anew, as everywhere else: a test may have frozen it since the import."""
+    """Read the clock by its current name, as everywhere else: a test may have frozen it since the import."""
     return time.monotonic()
 
 
 @dataclass(eq=False)
 class JobRun(Extensible):
-    """Run of a job, as the worker drives it. What a feature keeps of it is an extension.
+    """Run of a job, as the worker drives it. The state of a feature in it is an extension.
 
     Without slots: a default that a run never overrides stays an attribute of the class, and costs nothing.
     """
@@ -88,24 +88,24 @@ class JobRun(Extensible):
     ended: float | None = field(default=None, init=False)
     # Whether a statement of this run has ended the job as succeeded, perhaps in a transaction that is still open.
     finished: bool = field(default=False, init=False)
-    # Whether its success is committed, for all that is known.
+    # Whether its success is committed, as far as is known.
     is_written: bool = field(default=False, init=False)
-    # A statement that may have ended the job was sent, or its COMMIT, and what became of it is not known for sure.
+    # A statement that may have ended the job was sent, or its COMMIT, and its effect is not known for sure.
     is_unclear: bool = field(default=False, init=False)
-    # Written by other threads of the worker: what interrupted this run first, and when to interrupt it (monotonic
+    # Written by other threads of the worker: the first interrupt of this run, and when to interrupt it (monotonic
     # seconds).
     interrupted_by: type[Interrupted] | None = field(default=None, init=False)
     times_out_at: float | None = field(default=None, init=False)
     cancel_at: float | None = field(default=None, init=False)
     on_extended: Callable[[float], None] | None = field(default=None, init=False)
-    # What the handler returned, if it is to be kept.
+    # The result of the handler, if it is to be kept.
     result: KeptResult | None = field(default=None, init=False)
-    # What the tracer and the reporter of failures receive, if there are any.
+    # The record for the tracer and the reporter of failures, if there is one.
     trace: Run | None = field(default=None, init=False)
 
     @property
     def runs(self) -> tuple[JobRun, ...]:
-        """The runs that begin and end with this one: itself, unless it stands for others."""
+        """The runs that begin and end with this one: itself, unless it represents a chunk."""
         return (self,)
 
     def arguments(self) -> dict[str, Any]:
@@ -126,12 +126,12 @@ class JobRun(Extensible):
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """Further fields of the records of its end."""
+        """Further fields of the log records of its end."""
         return {}
 
     @property
     def ran_s(self) -> float:
-        """Seconds the handler has run so far, or in total once it ended."""
+        """Seconds the handler has run so far, or in total once it has ended."""
         return (time.monotonic() if self.ended is None else self.ended) - self.started
 
     @property
@@ -169,12 +169,12 @@ class JobRun(Extensible):
         return self.cancel_at is not None
 
     def close_extensions(self) -> None:
-        """Have features let go of what must not outlive the handler, which has ended."""
-        for extension in tuple(self.extensions.values()):  # a thread that it has left may just log its first line
+        """Have extensions release resources that must not outlive the handler, which has ended."""
+        for extension in tuple(self.extensions.values()):  # a thread of the handler may log its first line now
             extension.close()
 
     def start_trace(self) -> Run:
-        """Return what the tracer and the reporter of failures receive at the start of this run."""
+        """Return the record for the tracer and the reporter of failures at the start of this run."""
         job = self.job
         self.trace = Run(
             task=job.task,
@@ -190,9 +190,9 @@ class JobRun(Extensible):
         return self.trace
 
     def forget_error(self) -> None:
-        """Have this run lead no more to its error, whose frames lead to the run: all that they hold would stay."""
+        """Drop this run's reference to its error, whose frames lead to the run: all that they hold would stay."""
         if self.trace is not None and self.trace.error is not None:
-            self.trace = replace(self.trace, error=None)  # the other is the tracer's
+            self.trace = replace(self.trace, error=None)  # the tracer holds the other record
 
     @property
     def keeps_result(self) -> timedelta | None:
@@ -201,7 +201,7 @@ class JobRun(Extensible):
         return self.declaration.options.keep_result if own is None else own
 
     def returned(self, value: object) -> None:
-        """Keep what the handler returned, if this job's result is kept. Raises ResultInvalid."""
+        """Keep the handler's return value, if this job's result is kept. Raises ResultInvalid."""
         if not (keep := self.keeps_result):
             return
         try:
@@ -238,7 +238,7 @@ class JobRun(Extensible):
 
 
 def in_statements(runs: Sequence[R], most: int) -> Iterator[list[R]]:
-    """Yield the runs that keep a result, in parts of at most ``most`` characters, or of a single one that is longer."""
+    """Yield the runs that keep a result, in parts of at most ``most`` characters, or a single run that is longer."""
     part, size = list[R](), 0
     for run in runs:
         if run.result is None:

@@ -31,7 +31,7 @@ _LIVE: Final = [JobState.QUEUED, JobState.RUNNING]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCriteria:
-    """Criteria, all of which a job must meet; None means any. ``since`` and ``until`` bound when it was enqueued."""
+    """Criteria, all of which a job must meet; None means any. ``since`` and ``until`` are bounds of its enqueueing."""
 
     states: tuple[str, ...] = ()
     task: str | None = None
@@ -65,7 +65,7 @@ def find_jobs(criteria: JobCriteria, *, using: str) -> QuerySet[Job]:
 def in_every_state(condition: Q) -> Q:
     """Write a condition out for queued, running and ended jobs, so that each part can use its own partial index.
 
-    Every enqueue and every claim would write to an index over all states, for a page that few people open.
+    An index over all states would be written by every enqueue and every claim, for a page that few people open.
     """
     return (Q(state=JobState.QUEUED) & condition) | (Q(state=JobState.RUNNING) & condition) | (ENDED & condition)
 
@@ -82,14 +82,14 @@ def with_key(job_key: str) -> Q:
     return Q(state__in=_LIVE, job_key=job_key) | (ENDED & Q(job_key=job_key))
 
 
-# How many of the newest jobs, and of the newest errors, are searched for a text, which no index has; and how many of
-# those that the server finds are read at most, since what is hidden there does not count.
+# How many of the newest jobs, and of the newest errors, are searched for a text, since no index has texts; and how many
+# of the server's matches are read at most, since a match in a hidden value does not count.
 SEARCHED: Final = 10_000
 _READ: Final = 500
-# The largest payload that is searched or listed, in bytes as the table keeps it, compressed or not: which is known
-# without reading it. One of megabytes takes the server as long as thousands of others.
+# The largest payload that is searched or listed, in bytes as stored, compressed or not: that size is known without
+# reading it. A payload of megabytes takes the server as long as thousands of others.
 LARGEST_READ: Final = 8_192
-# And how long each query of a search may take.
+# How long each query of a search may take.
 LONGEST_SEARCH: Final = timedelta(seconds=1)
 
 
@@ -98,17 +98,17 @@ def _stored_size() -> Func:
 
 
 class Search(NamedTuple):
-    """Numbers of the jobs found, and whether the search came to its end within ``LONGEST_SEARCH``."""
+    """Numbers of the jobs found, and whether the search was completed within ``LONGEST_SEARCH``."""
 
     ids: list[int]
     ended: bool
 
 
 def ids_with_text(term: str, *, using: str) -> Search:
-    """Return those of the newest jobs that have an argument, as ``name=value``, or a part of a text, in any case.
+    """Search the newest jobs by argument, as ``name=value``, or by part of a text (case-insensitive).
 
-    The text is looked for in payloads of up to ``LARGEST_READ``, of which ``REDACT`` hides as much as wherever they are
-    shown, and in the messages of the newest errors. Role: operator, worker, web.
+    Searches payloads of up to ``LARGEST_READ``, without the values that ``REDACT`` hides on every page, and the
+    messages of the newest errors. Role: operator, worker, web.
     """
     part, (name, equals, value) = json.dumps(term, ensure_ascii=False)[1:-1], term.partition("=")
     seeks_argument = bool(equals) and name.isidentifier()
@@ -141,33 +141,33 @@ def _of_djangos(name: str, value: str) -> Q:
     by_position = Q(payload__contains={"args": [value]})
     with suppress(ValueError, RecursionError):
         typed = json.loads(value)
-        json.dumps(typed, allow_nan=False)  # such as 1e999, which jsonb refuses, as it does some escapes
+        json.dumps(typed, allow_nan=False)  # such as 1e999, which jsonb refuses, like some escapes
         if "\\u" not in value:
             by_position |= Q(payload__contains={"args": [typed]})
     return by_name | by_position
 
 
 def _as_text(value: Any) -> str | None:
-    """Write a value as ``name=value`` has it, and as PostgreSQL's ``->>`` does."""
+    """Return a value in the form of ``name=value`` and of PostgreSQL's ``->>``."""
     return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 @contextmanager
 def _ending_within(longest: timedelta, *, using: str) -> Generator[None]:
-    """Have the server end what takes longer, until the end of the block, which changes nothing."""
+    """Have the server end longer queries until the end of the block, which changes nothing."""
     with transaction.atomic(using=using):
         with connections[using].cursor() as cursor:
             cursor.execute(f"SET LOCAL statement_timeout = {round(longest.total_seconds() * 1000)}")
         yield
-        transaction.set_rollback(True, using=using)  # takes the limit back, also in a transaction that goes on
+        transaction.set_rollback(True, using=using)  # restores the limit, also in a transaction that continues
 
 
-# How long the arguments of one job are in a list.
+# The length of one job's arguments in a list.
 _LONGEST_LISTED: Final = 120
 
 
 def listed_arguments(jobs: QuerySet[Job]) -> dict[int, str | None]:
-    """Return the arguments of each of these jobs in short, by their numbers; None for a payload that is not read.
+    """Return the shortened arguments of each of these jobs, by their numbers; None for a payload that is not read.
 
     The server sends none larger than ``LARGEST_READ``, which is not for lists.
     """
@@ -181,7 +181,7 @@ def listed_arguments(jobs: QuerySet[Job]) -> dict[int, str | None]:
 
 
 def _short(value: Any) -> str:
-    """Write a value of JSON, without the end of a long one."""
+    """Return a value of JSON as text, without the end of a long one."""
     written = visible(json.dumps(value, ensure_ascii=False))
     return written if len(written) <= _LONGEST_LISTED else f"{written[:_LONGEST_LISTED]}…"
 
@@ -205,7 +205,7 @@ class NextAttempt:
 
 
 def retries_ahead(job: Job, now: datetime) -> list[NextAttempt]:
-    """Return the next attempts of a queued or running job, at most ``SHOWN``; none for one that has ended or is to end.
+    """Return the next attempts of a queued or running job, at most ``SHOWN``; none once it has ended or is to end.
 
     The next attempt of a queued job is due exactly at its ``run_at``. Run times and waits for a free worker are not
     included. Uses the backoff of the task as this process declares it, or of the settings for an unknown task.
@@ -226,7 +226,7 @@ def retries_ahead(job: Job, now: datetime) -> list[NextAttempt]:
 # A page reads at most this many kinds, and counts at most this many jobs.
 MOST_KINDS: Final = 200
 COUNTED: Final = 1000
-# A group names at most so many of its stores.
+# The most stores that a group names.
 _STORES: Final = 20
 
 
@@ -258,9 +258,9 @@ def failure_kinds(*, using: str) -> list[FailureKind]:
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Failed jobs with the same cause: when each of the newest ``COUNTED`` failed, newest first, and in which stores.
+    """Failed jobs with the same cause: times of the newest ``COUNTED`` failures, newest first, and their stores.
 
-    ``more`` says whether there are others; ``first_at`` is when the oldest of all failed.
+    ``more`` tells whether there are others; ``first_at`` is when the oldest of all failed.
     """
 
     newest: Job
@@ -290,7 +290,7 @@ def error_classes(*, using: str) -> list[str]:
 
 
 def progress_of(jobs: Iterable[Job], *, using: str) -> dict[int, str]:
-    """Return what the running ones of these jobs say about their progress, by their numbers."""
+    """Return the reported progress of the running ones of these jobs, by their numbers."""
     leases = {job.pk: job.lease for job in jobs if job.state == JobState.RUNNING}
     rows = JobProgress.objects.using(using).filter(job_id__in=leases) if leases else ()
     return {row.job_id: str(row) for row in rows if row.lease == leases[row.job_id]}

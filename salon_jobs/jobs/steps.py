@@ -1,6 +1,6 @@
-"""Steps of a job: functions that run once, and loops that go on where they stopped, however many attempts it takes.
+"""Steps of a job: functions that run once, and loops that continue where they stopped, in any number of attempts.
 
-A step is a transaction of its own, whose last statement keeps its result under the job's lease.
+A step is a transaction of its own; its last statement keeps its result under the job's lease.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _END: Final = object()
 
 
 class KeptStep(NamedTuple):
-    """What an earlier run has committed: a result as JSON, or of a cursor its position and its last element."""
+    """The committed part of an earlier run: a result as JSON, or a cursor's position and its last element."""
 
     value: str
     position: int | None
@@ -43,7 +43,7 @@ class KeptStep(NamedTuple):
 
 
 class Steps(Extension):
-    """Steps of one run. The first one reads what earlier runs have kept, by one statement."""
+    """Steps of one run. The first one reads the results of earlier runs, by one statement."""
 
     def __init__(self, running: JobRun) -> None:
         self._running = running
@@ -53,7 +53,7 @@ class Steps(Extension):
         self._loops: WeakSet[Generator[Any]] = WeakSet()
 
     def run(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return what the function returns, or what it returned in an earlier run, in its annotated type."""
+        """Return the function's result, or the one of an earlier run, in its annotated type."""
         self._refuse_loop()
         with self._taking(name):
             kind = _annotation(name, function)
@@ -88,15 +88,15 @@ class Steps(Extension):
             return result
 
     def loop(self, name: str, elements: Iterable[Any] | Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
-        """Yield the elements after the last one that was committed, each in a transaction with what the loop does."""
+        """Yield the elements after the last committed one, each in a transaction with the writes of the loop."""
         loop = self._loop(name, elements)
         self._loops.add(loop)
         return loop
 
     def close(self) -> None:
-        """Roll back the element of a loop that an error has left while something still refers to the loop.
+        """Roll back the element of a loop that an error has left while it is still referenced.
 
-        One that a coroutine's thread has left is rolled back at the end of its turn: here is no such thread.
+        The element of a coroutine's loop is rolled back at the end of the turn of its thread, which is not here.
         """
         if not _is_on_event_loop():
             for loop in list(self._loops):
@@ -137,7 +137,7 @@ class Steps(Extension):
             yield
         except BaseException:
             self._taken.discard(name)
-            self._kept = None  # the answer to its COMMIT may be what is missing
+            self._kept = None  # the answer to its COMMIT may be missing
             raise
 
     def _find(self, name: str, *, is_cursor: bool) -> KeptStep | None:
@@ -160,7 +160,7 @@ class Steps(Extension):
         block: Any = transaction.atomic(using=running.leases.using, durable=True)
         try:
             block.__enter__()
-        except RuntimeError:  # a durable block commits, which it cannot inside another
+        except RuntimeError:  # a durable block commits, and refuses to inside another one
             task = running.declaration
             raise StepInvalid(
                 f"task {task.name!r} runs in one transaction, whose rollback would take step {name!r} with it: declare "
@@ -179,7 +179,7 @@ class Steps(Extension):
             block.__exit__(None, None, None)
 
     def _save(self, name: str, started: float, value: str, *, position: int | None = None, ended: bool = True) -> None:
-        """Keep a step under the job's lease. Raises what keeps the run from succeeding, and LeaseLost."""
+        """Keep a step under the job's lease. Raises errors that keep the run from succeeding, and LeaseLost."""
         running = self._running
         running.refuse_to_go_on()
         refuse_broken_transaction(running.leases.connection)
@@ -204,7 +204,7 @@ def _is_on_event_loop() -> bool:
 
 
 def _annotation(step: str, function: Callable[..., Any], *, of_argument: bool = False) -> Any:
-    """Return the annotated type of what a function returns, or of its first argument; Any without one."""
+    """Return the annotated type of a function's result, or of its first argument; Any without an annotation."""
     if isinstance(function, type):
         return Any if of_argument else function
     try:
@@ -224,7 +224,7 @@ def _annotation(step: str, function: Callable[..., Any], *, of_argument: bool = 
 
 
 def _after(step: str, elements: Any, kept: KeptStep | None) -> Iterator[Any]:
-    """Return the elements after those that are kept: after the last one, if a function returns them, or by number."""
+    """Return the elements after the kept ones: after the last one, if a function returns them, or by number."""
     if not callable(elements):
         return islice(elements, kept and kept.position, None)
     if kept is not None and kept.value == "null":

@@ -63,9 +63,9 @@ class Call(Struct, Generic[P], frozen=True, gc=False):
 
 
 def check_call(takes: str, call: object, error: type[SalonJobsError], *, of_djangos: str) -> None:
-    """Raise the error for what is not the call of a task; ``of_djangos`` is what to write for a task of Django's.
+    """Raise the error for a value that is not a task call; ``of_djangos`` is what to write for a task of Django's.
 
-    That one's ``call`` runs it: what it returned may be what was given here.
+    Calling ``call`` of such a task runs it, so its return value may have been given here.
     """
     if not isinstance(call, Call):
         raise error(f"{takes}, not {shown(call)}; the call() of a task of Django's runs it at once: {of_djangos}")
@@ -91,7 +91,7 @@ class BoundTask(Generic[P]):
 
     @property
     def is_ordered_by_calls(self) -> bool:
-        """Whether the order of its calls counts and ``enqueue_many`` would not keep it: ordered jobs with job keys."""
+        """Whether the order of its calls matters and ``enqueue_many`` would not keep it: ordered jobs with job keys."""
         has_job_key = bool(self.options.job_key) or "job_key" in self.task.key_templates
         return self.task.ordered is not None and has_job_key
 
@@ -125,7 +125,7 @@ class BoundTask(Generic[P]):
         return await sync_to_async(self.enqueue_many)(calls, then=then)
 
     def contents(self, calls: Iterable[Call[P]]) -> Iterator[JobContent]:
-        """Yield what differs between these jobs. Raises PayloadInvalid."""
+        """Yield the differing columns of these jobs. Raises PayloadInvalid."""
         task, given = self.task, self.options
         for call in calls:
             if not isinstance(call, Call) or call.task != task.name:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -253,7 +253,7 @@ class Task(BoundTask[P], Generic[P, R_co]):
         return self.new_job(Arguments(store_id, payload), self.options)
 
     def keys_for(self, store: object, arguments: Arguments, options: JobOptions) -> dict[str, Any]:
-        """Fill in the templates of the keys that ``options`` do not give. Raises PayloadInvalid if one does not fit."""
+        """Fill in the templates of the keys missing in ``options``. Raises PayloadInvalid if one does not fit."""
         keys: dict[str, Any] = {}
         for name, template in self.key_templates.items():
             if getattr(options, name) is not None:
@@ -332,8 +332,7 @@ def task(function: Any = None, /, *, name: str | None = None, **options: Unpack[
     """Declare a system task: it has no store and no surrounding transaction, and runs at least once.
 
     ``name`` defaults to the app label and the function's name, ``orders.send_receipt``, since two apps may each have a
-    ``send_receipt``; one that you give is by convention kebab-case, without a prefix. Raises TaskInvalid,
-    OptionInvalid.
+    ``send_receipt``; a given name is by convention kebab-case, without a prefix. Raises TaskInvalid, OptionInvalid.
     """
     if "atomic" in options:
         raise OptionInvalid("no option 'atomic' of a system task, which never runs in one transaction; use store_task")
@@ -361,17 +360,17 @@ def store_task(
 ) -> Any:
     """Declare a store task. Raises TaskInvalid, OptionInvalid.
 
-    Its function takes the store as ``store_id``, or as the store model is called (``organization_id``), annotated with
-    the type of the model's primary key: UUID, int or str.
+    Its function takes the store as ``store_id``, or under the name of the store model (``organization_id``), annotated
+    with the type of the model's primary key: UUID, int or str.
 
     The handler runs in one transaction with the store set, in which the job finishes too: its database effects happen
     exactly once. With ``atomic=False`` (for e-mail, HTTP), the store is set in every transaction that the handler
     opens, and the job runs at least once. ``async def`` handlers require it. ``name`` defaults as for ``task``.
 
-    With ``chunk``, the function takes the store and the payloads of up to ``chunk`` due jobs of one store,
-    such as ``jobs: list[Sale]`` of a dataclass or a msgspec.Struct. They all finish in one transaction. If the function
-    raises, it rolls back and the jobs run one by one; see docs/how-to/chunks.md. Such a task is enqueued with the store
-    and one payload.
+    With ``chunk``, the function takes the store and the payloads of up to ``chunk`` due jobs of one store, such as
+    ``jobs: list[Sale]`` of a dataclass or a msgspec.Struct. They all finish in one transaction. If the function raises,
+    it rolls back and the jobs run one by one; see docs/how-to/chunks.md. Such a task is enqueued with the store and one
+    payload.
     """
     if chunk is not None:
         check_number("chunk", chunk, 1, LARGEST_CHUNK)
@@ -386,7 +385,7 @@ def _declare(
     """Declare the task, or without a function return the decorator. Raises OptionInvalid for an unknown option."""
     refuse_unknown(options, TaskOptions.__annotations__)
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    # Of a task, the keys are templates: it checks them itself, and they are no options of its jobs.
+    # The keys of a task are templates: it checks them itself, and they are not options of its jobs.
     given |= checked({name: value for name, value in given.items() if name not in LONGEST})
     if given.get("at_most_once"):
         refuse_repetition({**given, "chunk": chunk})

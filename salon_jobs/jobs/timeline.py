@@ -1,4 +1,4 @@
-"""The timeline of the database: what one server wrote, until a promotion begins another that may lack the end of it."""
+"""Timeline of the database: the writes of one server. A promotion begins another, which may lack its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import Error, OperationalError
 
 from salon_jobs.db.statements import run_raw
 
-# Classes of errors by which a server says that it has no timeline to show, such as Aurora's.
+# Classes of errors of a server without a timeline to show, such as Aurora's.
 _UNSUPPORTED = ("0A", "42")
 
 
@@ -17,7 +17,7 @@ class Timeline:
 
     def __init__(self, *, using: str) -> None:
         self._using = using
-        # In order: when the answer was there (monotonic seconds), and the timeline.
+        # In order: when the answer arrived (monotonic seconds), and the timeline.
         self.readings: list[tuple[float, str]] = []
 
     def record(self) -> None:

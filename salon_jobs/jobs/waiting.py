@@ -25,7 +25,7 @@ from salon_jobs.words import duration, pause_details, rate_text, scope_words
 
 @dataclass(frozen=True, slots=True)
 class StartConditions:
-    """What decides whether jobs start: limits and their use, and the queues that live workers serve (None: all)."""
+    """Facts that decide whether jobs start: limits, their use, and the queues of live workers (None: all)."""
 
     limits: Limits
     running: Mapping[str, int]
@@ -66,14 +66,14 @@ class StartConditions:
 
 
 def serves(queues: Sequence[str] | None, queue: str) -> bool:
-    """Return whether a process whose row has these queues serves one; None means all, and "!" excludes a queue."""
+    """Return whether a process with these queues in its row serves one; None means all, and "!" excludes a queue."""
     if queues is None or queue in queues:
         return True
     return any(name.startswith("!") for name in queues) and f"!{queue}" not in queues
 
 
 def served_in_words(queues: Sequence[str] | None) -> str:
-    """Return in words which queues a process whose row has these serves: "all", "mail, night" or "all but dawn"."""
+    """Return in words the queues of a process, from its row: "all", "mail, night" or "all but dawn"."""
     if not queues:
         return gettext("all")
     excluded = [name[1:] for name in queues if name.startswith("!")]
@@ -92,7 +92,7 @@ def due_in(job: Any, now: datetime) -> str:
 
 
 def start_conditions(*, using: str, now: datetime, store_name: Callable[[StoreId], str]) -> StartConditions:
-    """Load what decides whether jobs start, in two or three queries. Role: operator, worker."""
+    """Load the facts that decide whether jobs start, in two or three queries. Role: operator, worker."""
     limits = load_limits(using=using)
     workers = Process.objects.using(using).filter(kind="worker").order_by("-heartbeat_at")[:1000]
     rows: list[tuple[Any, datetime]] = list(workers.values_list("queues", "heartbeat_at"))
@@ -110,7 +110,7 @@ def waiting_reasons(
 ) -> dict[int, str]:
     """Return for each queued job why it does not run yet; "" if it only waits for its turn.
 
-    Three queries at most, however many jobs, and what ``store_name`` takes. Role: operator, worker.
+    Three queries at most, for any number of jobs, plus those of ``store_name``. Role: operator, worker.
     """
     queued = [job for job in jobs if job.state == str(JobState.QUEUED)]
     if not queued:
@@ -122,7 +122,7 @@ def waiting_reasons(
 # Most jobs to count, and most to count by store, which reads the rows and not just an index.
 _COUNTED: Final = 10_000
 _COUNTED_BY_STORE: Final = 2000
-# For an estimate: most pages of the table to read, most claim groups to step through (those that differ only by key
+# For an estimate: most pages of the table to read, most claim groups to step through (groups that differ only by key
 # count as one), and most stores to return.
 _PAGES: Final = 1000
 _CLAIM_GROUPS: Final = 1000
@@ -133,7 +133,7 @@ _STORES: Final = 10
 class Depth:
     """Numbers of waiting and due jobs of a queue or store, and how long the oldest has been due.
 
-    Due jobs whose queue, task or store is paused count only as ``paused``: they are not late.
+    Due jobs of a paused queue, task or store count only as ``paused``: they are not late.
     """
 
     waiting: int
@@ -209,8 +209,8 @@ def _read(statement: str, parameters: dict[str, Any], using: str) -> tuple[dict[
 class QueueFront:
     """How late the oldest due job of a registered task is, in seconds, and the due tasks that are not registered here.
 
-    ``due`` counts the first 10,000 due jobs by queue, ``unknown_jobs`` those among them whose task is not registered;
-    ``late_s`` is how late the oldest of the others is, by queue. Paused jobs count only in ``paused``.
+    ``due`` counts the first 10,000 due jobs by queue, ``unknown_jobs`` those of unregistered tasks; ``late_s`` is how
+    late the oldest of the others is, by queue. Paused jobs count only in ``paused``.
     """
 
     lag_s: float = 0.0

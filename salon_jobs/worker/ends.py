@@ -48,7 +48,7 @@ _LEFT_S: Final = (1.0, 60.0)
 def settle(running: JobRun, outcome: Outcome) -> Outcome:
     """Write the outcome under the fence, log it and send ``job_finished``; return what really happened.
 
-    Raises database errors, also when another transaction holds up the job (``is_lock_timeout``); then call it again.
+    Raises database errors, also when another transaction holds up the job (``is_held_up``); then call it again.
     """
     if isinstance(outcome, Succeeded):
         if outcome.finished or _finish(running):

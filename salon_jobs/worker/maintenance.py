@@ -124,7 +124,7 @@ def rescue_process(
 
     Jobs that another transaction holds up are left, as jobs of an owner without a row: the next sweep tries them again,
     and then it is unknown which had started. Raises database errors; then call it again. A held-up process row is an
-    error too (``is_lock_timeout``).
+    error too (``is_held_up``).
     """
     leases = Leases(process_id, using=using)
     is_silent, label = _declare_dead(process_id, silence, using)
