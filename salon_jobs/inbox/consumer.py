@@ -40,7 +40,7 @@ _WAIT: Final = timedelta(seconds=1)
 
 
 class Consumer(Loop):
-    """Loop over one source. It waits out errors of the source and the database; readiness shows them meanwhile.
+    """Loop over one source. It waits out errors of the source and the database; readiness shows them until they end.
 
     In a burst it ends when the source is empty, or at the first error, which it keeps as ``error``.
     """
@@ -112,7 +112,7 @@ class Consumer(Loop):
         ]
 
     def _process_batch(self) -> int:
-        """Receive and process one batch, then retry what operators asked for; return how many messages there were."""
+        """Receive and process one batch, then retry the messages that operators requested; return the number."""
         if not self._asked:
             self._source.resumes = has_messages(self.name, using=self.using)
             self._asked = True
@@ -179,7 +179,7 @@ class Consumer(Loop):
             thread.join()
 
     def _attempt(self, work: Callable[[], T]) -> T | None:
-        """Return the result, or None after an error, which ends a burst; otherwise wait, longer for each in a row."""
+        """Return the result, or None after an error, which ends a burst; otherwise wait, longer after each in a row."""
         try:
             return work()
         except Exception as error:  # a custom source may raise anything; it is logged and shown by readiness
@@ -189,7 +189,7 @@ class Consumer(Loop):
                 return None
             if isinstance(error, Error):
                 connections[self.using].errors_occurred = True
-            if type(self._trouble) is not type(error):  # only the first of its class is logged
+            if type(self._trouble) is not type(error):  # log only the first of each class
                 if isinstance(error, NotReady):
                     log_event(logging.WARNING, events.SOURCE_LOST, consumer=self.name, **_fields(error))
                 elif isinstance(error, Error) and not is_of_driver(error):
@@ -215,7 +215,7 @@ _THREADS: Final = 4
 
 
 class Consumers(Loop):
-    """Loop of ``consume_queue``: runs the consumers on threads of their own, and prunes the inbox.
+    """Loop of ``consume_queue``: runs each consumer on its own thread, and prunes the inbox.
 
     It ends when all have ended, as in a burst. ``run`` raises the first error of a burst.
     """

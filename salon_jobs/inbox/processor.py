@@ -29,7 +29,7 @@ from salon_jobs.jobs.enqueue import add
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments
 from salon_jobs.jobs.task import Call, Task, get_task
 
-# How often a message is delivered that cannot become a job yet: its store or task may be on its way.
+# How often a message that cannot become a job yet is delivered: its store or task may be on its way.
 _MOST_DELIVERIES: Final = 5
 
 
@@ -88,7 +88,7 @@ class ParsedMessage:
 
     @property
     def aggregate(self) -> tuple[str, str] | None:
-        """What its order is about, None if nothing."""
+        """The aggregate of its order, None without one."""
         envelope = self.envelope
         return (envelope.aggregate_type, envelope.aggregate_id) if envelope and envelope.aggregate_id else None
 
@@ -178,7 +178,7 @@ def _arguments(envelope: Envelope, settings: ConsumerSettings, task: Task[..., A
         if in_payload not in (None, store):
             raise PayloadInvalid(f"its payload names another {STORE_ARGUMENT} than the message")
     known = {name: raw for name, raw in members.items() if name in task.payload.names}
-    # A payload of which nothing is known is no newer version of what the task takes.
+    # An entirely unknown payload is not a newer version of the task's arguments.
     return task.payload.bind_json(known if known and settings.unknown_fields == "ignore" else members, store)
 
 
@@ -189,7 +189,7 @@ def _made_id(raw: str) -> str:
 
 @dataclass(slots=True)
 class BatchResult:
-    """How to answer deliveries, with counts of their outcomes."""
+    """Answers to deliveries, with counts of their outcomes."""
 
     acknowledge: list[Delivery] = field(default_factory=list[Delivery])
     give_back: list[Delivery] = field(default_factory=list[Delivery])
@@ -211,19 +211,19 @@ class Processor:
         self._stores: set[StoreId] = set()
 
     def process(self, deliveries: Sequence[Delivery], *, stopping: Callable[[], bool] = lambda: False) -> BatchResult:
-        """Store deliveries and enqueue their jobs; return, after the commit, how to answer each.
+        """Store deliveries and enqueue their jobs; return, after the commit, the answer to each.
 
         All deliveries share one transaction. If one fails, each gets its own, so that a bad message holds up no other,
-        but for one that is given back: so are the later ones of its aggregate, which would come before it.
-        Raises database errors, SchemaMissing and EnqueueRefused for errors that are no message's fault; what was
-        committed before counts as a duplicate when it is processed again.
+        except when a message is given back: so are the later ones of its aggregate, which would come before it. Raises
+        database errors, SchemaMissing and EnqueueRefused for errors that no message caused; a message committed before
+        counts as a duplicate when it is processed again.
         """
         messages = [parse_delivery(delivery, self._settings, self._tasks) for delivery in deliveries]
         messages = self._with_former_ids(messages)
         result = BatchResult()
         try:
             self._commit(messages, result, held=set())
-        except Exception as error:  # trying each alone shows whose fault it is
+        except Exception as error:  # trying each alone shows which message caused it
             if _is_outage(error):
                 raise
             held: set[tuple[str, str]] = set()
@@ -247,7 +247,7 @@ class Processor:
         return result
 
     def retry_requested(self) -> int:
-        """Retry what operators asked for, each in its own transaction; return how many there were."""
+        """Retry the messages that operators requested, each in its own transaction; return how many there were."""
         count = 0
         while self._retry_one():
             count += 1
@@ -262,7 +262,8 @@ class Processor:
     def _commit(self, messages: Sequence[ParsedMessage], result: BatchResult, *, held: set[tuple[str, str]]) -> None:
         """Commit messages in one transaction; give back those with a transient reason until delivered too often.
 
-        Those of the aggregates in ``held`` are given back, too; the aggregates of what is given back are added to it.
+        Messages of the aggregates in ``held`` are given back, too; the aggregates of given-back messages are added to
+        it.
         """
         ready: list[ParsedMessage] = []
         later: list[ParsedMessage] = []
@@ -355,7 +356,7 @@ class Processor:
                     return False
                 envelope = queries.kept_envelope(row.raw)
                 if envelope is None and not self._settings.has_envelope:
-                    # Rejected while the settings still asked for an envelope.
+                    # Rejected while the settings still required an envelope.
                     envelope = Envelope(message_id=row.message_id, event="", payload=row.raw)
                 if envelope is None:
                     reason = Reason(UNREADABLE, "what arrived is not an envelope: it can be dismissed")
@@ -392,7 +393,7 @@ class Processor:
 def find_tasks(consumer: str, settings: ConsumerSettings) -> dict[str, Task[..., Any]]:
     """Return the task of each event.
 
-    Raises ConfigurationError for an unknown task name, suggesting the nearest one, and for a STORE that is no key.
+    Raises ConfigurationError for an unknown task name, suggesting the nearest one, and for a STORE that is not a key.
     """
     if settings.store != "envelope":
         try:
@@ -413,7 +414,7 @@ def _with_former_id(message: ParsedMessage, received: Mapping[str, datetime]) ->
     delivery = message.delivery
     if delivery is None or delivery.stored_at is None:
         return message
-    # What was received before the broker stored this message was another one, of a stream that is gone.
+    # The message received before the broker stored this one was another one, of a deleted stream.
     at = received.get(delivery.former_id)
     return message if at is None or at < delivery.stored_at else replace(message, message_id=delivery.former_id)
 
@@ -429,7 +430,7 @@ def _reason(error: Exception) -> Reason:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Return whether the database is lost or not set up: no message's fault, and none fares better alone."""
+    """Return whether the database is lost or not set up: no message caused that, and each alone would fail, too."""
     if isinstance(error, (SchemaMissing, EnqueueRefused, InterfaceError)) or failed_read_only(error):
         return True
     state = getattr(error.__cause__, "sqlstate", None)

@@ -32,9 +32,9 @@ CONSUMER = "jobs"
 
 
 class JobsPublisher(Publisher):
-    """Publisher that enqueues the task a resource names, with the payload as its arguments, in the message's store.
+    """Publisher that enqueues the task named by a resource, with the payload as its arguments, in the message's store.
 
-    The inbox row and the job commit together: exactly one job per message, whatever crashes. The event is ignored.
+    The inbox row and the job commit together: exactly one job per message, even after crashes. The event is ignored.
     """
 
     service = "jobs"
@@ -72,7 +72,7 @@ class JobsPublisher(Publisher):
         except UnknownTask as error:
             return PublishFailure(Verdict.MISSING, error.code, str(error))
         except (PayloadInvalid, EnqueueRefused) as error:
-            # A right that the relay's user lacks, it lacks for every message.
+            # A right that the relay's user lacks is missing for every message.
             verdict = Verdict.OUTAGE if is_right_missing(error.__cause__) else Verdict.REFUSED
             return PublishFailure(verdict, error.code, str(error))
         except Error as error:

@@ -33,7 +33,7 @@ _LONGEST_REASON: Final = 4_000
 
 
 class InboxRow(NamedTuple):
-    """One message to store. ``code`` and ``reason`` say why it is rejected; ``raw`` is then its kept text."""
+    """One message to store. ``code`` and ``reason`` are those of a rejection; ``raw`` is then its kept text."""
 
     message_id: str
     event: str
@@ -130,7 +130,7 @@ _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def members_of(payload: str, *, what: str = "payload", forms: str = "") -> dict[str, msgspec.Raw]:
-    """Return the members of a payload, each as it was written. Raises PayloadInvalid if it is no JSON object."""
+    """Return the members of a payload, each as it was written. Raises PayloadInvalid if it is not a JSON object."""
     try:
         return _members.decode(payload)
     except msgspec.ValidationError as error:
@@ -166,7 +166,7 @@ def kept_text(envelope: Envelope | None, raw: str) -> str:
 
 
 def kept_envelope(text: str) -> Envelope | None:
-    """Parse what ``kept_text`` wrote; return None if it is not an envelope."""
+    """Parse the text that ``kept_text`` wrote; return None if it is not an envelope."""
     try:
         return Envelope(**json.loads(text))
     except (ValueError, TypeError, RecursionError):
@@ -184,7 +184,7 @@ def shown_text(text: str) -> str:
 
 
 def short(reason: str) -> str:
-    """Bound a reason, without secrets and what nobody sees."""
+    """Bound a reason, without secrets and invisible characters."""
     return shown_message(reason)[:_LONGEST_REASON]
 
 

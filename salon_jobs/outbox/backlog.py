@@ -15,10 +15,10 @@ from salon_jobs.core.states import moved
 from salon_jobs.outbox.failures import Failure
 from salon_jobs.outbox.queries import Blocked, PageRequest
 
-# An aggregate ID, or of a message without an aggregate its number (``id``, not ``message_id``).
+# An aggregate ID or, for a message without an aggregate, its number (``id``, not ``message_id``).
 Key = str | int
 _PAGE_GROWTH = 8
-# Characters of payloads in memory, by the mean of what was read last; until something was, by a cautious guess.
+# Characters of payloads in memory, by the mean of the last read; before any read, by a cautious guess.
 _MOST_SIZE = 64_000_000
 _UNKNOWN_SIZE = 64_000
 
@@ -49,7 +49,7 @@ _NEXT: Final = {
 
 @dataclass(slots=True)
 class HeldAggregate:
-    """Blocked aggregate: reading stops until its messages are caught up from ``after``.
+    """A blocked aggregate: reading stops until its messages are caught up from ``after``.
 
     ``head_id`` is None after an operator deleted the row. ``outstanding`` counts messages that were caught up but
     neither published nor skipped yet. ``lost_marks``: messages before the head may be unmarked, since it dates from
@@ -115,11 +115,11 @@ class Backlog:
                 self._holds = {key: hold for key, hold in self._holds.items() if hold.partition not in lost}
 
     def forget(self) -> None:
-        """Drop what was not taken yet, and read everything from the beginning; for when the database was lost.
+        """Drop messages not taken yet, and read everything from the beginning; for when the database was lost.
 
-        What the database has now may be an earlier state, in which the IDs of lost messages are given out again. So
-        nothing is read until each message in flight is marked, has failed, or was put back, which drops it, and
-        ``refresh`` has then told which aggregates are blocked.
+        The database may now be in an earlier state, which gives out the IDs of lost messages again. So nothing is read
+        until each message in flight is marked, has failed, or was put back, which drops it, and ``refresh`` has then
+        reported which aggregates are blocked.
         """
         with self.changed:
             self._drop(lambda _: True)
@@ -133,7 +133,7 @@ class Backlog:
         return self._draining and not self._unmarked
 
     def page_requests(self, destination: str, bound: int) -> list[PageRequest]:
-        """Return what to read next, as memory allows, from partitions not yet read up to the gate's bound."""
+        """Return the next requests, as memory allows, for partitions not yet read up to the gate's bound."""
         with self.changed:
             most = min(self._most, max(1, _MOST_SIZE // self._mean_size))
             room = most - len(self._unmarked)
@@ -199,7 +199,7 @@ class Backlog:
                 key: Key = row.aggregate_id or row.head_id
                 blocked.add(key)
                 if row.head_id in self._unmarked:
-                    continue  # it is being sent, or was sent and is about to be marked
+                    continue  # being sent, or sent and about to be marked
                 hold = self._holds.get(key)
                 if hold is None:
                     hold = HeldAggregate(
@@ -219,7 +219,7 @@ class Backlog:
                     hold.head_id = None
 
     def to_catch_up(self, most: int) -> list[tuple[Key, HeldAggregate, int]]:
-        """Return up to ``most`` aggregates whose next page should be read, and up to which ID.
+        """Return up to ``most`` aggregates with a next page to read, and the ID up to which to read.
 
         An aggregate waits until its partition was read up to the message that blocks it; otherwise that message would
         seem to be gone from the page.
@@ -293,7 +293,7 @@ class Backlog:
                 self._unmarked.pop(message.id, None)
 
     def fail(self, failures: Sequence[Failure]) -> None:
-        """Hold the aggregates of messages that could not be published, and drop what was read of them."""
+        """Hold the aggregates of messages that could not be published, and drop their messages in memory."""
         with self.changed:
             for failure in failures:
                 message = failure.message

@@ -248,7 +248,7 @@ def _retry_or_release(heads: Sequence[int], using: str) -> dict[int, str]:
 def pause_destination(aggregate_type: str, *, by: str = "", using: str | None = None) -> None:
     """Stop sending to one destination until it is resumed; relays follow within a second. Role: operator, worker.
 
-    Messages are still written, and wait. ``by`` says who pauses it; if it is already paused, the earlier ``by`` stays.
+    Messages are still written, and wait. ``by`` names who pauses it; if it is already paused, the earlier ``by`` stays.
     Raises MessageInvalid for an invalid name, OptionInvalid for ``by`` longer than 255 characters.
     """
     pause_destinations([aggregate_type], by=by, using=using)
@@ -370,10 +370,10 @@ def replay_messages(
 
     Role: operator, worker. Content, store and producer are copied; ``replay_of`` names the original, so that consumers
     can recognize a replay. One transaction (a savepoint inside yours) writes all messages and an audit row with who and
-    why. While it is open, relays hold back what others write, hence the limit of 100,000 messages, which take a second
-    or two. A message that became pending again in the meantime is left out, and reported as refused if selected by ID.
-    ``dry_run`` counts and writes nothing. Raises OptionInvalid for more messages, for invalid criteria, and without
-    ``requested_by`` and ``reason``.
+    why. While it is open, relays hold back later messages of other writers, hence the limit of 100,000 messages, which
+    take a second or two. A message that became pending again in the meantime is left out, and reported as refused if
+    selected by ID. ``dry_run`` counts and writes nothing. Raises OptionInvalid for more messages, for invalid criteria,
+    and without ``requested_by`` and ``reason``.
     """
     if not isinstance(criteria, MessageCriteria):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise OptionInvalid(f"pass a MessageCriteria, not {shown(criteria)}")
@@ -385,7 +385,7 @@ def replay_messages(
         check_text("reason", reason, _LONGEST_REASON)
     alias = alias_of(using)
     with transaction.atomic(using=alias):
-        # One more than allowed shows that more match.
+        # One more than allowed, to detect that more match.
         chosen = list(_select(criteria, alias).values_list("pk", flat=True)[: MOST + 1])
         if len(chosen) > MOST:
             raise OptionInvalid(f"more than {MOST:,} messages match; name a smaller range")
@@ -420,9 +420,9 @@ def send_skipped_messages(ids: Iterable[int], *, using: str | None = None) -> li
     """Make skipped messages pending again. Role: operator, worker.
 
     They arrive in ID order, before the unsent later messages of their aggregate. Messages of a blocked aggregate stay
-    skipped: they would overtake the message that blocks it, or be overtaken by those behind it. Each transaction
-    changes all given messages of some aggregates, about a thousand. ``using`` defaults to the alias of the job tables.
-    Results are in the order of the IDs.
+    skipped: they would overtake the message that blocks it, or the messages behind it would overtake them. Each
+    transaction changes all given messages of some aggregates, about a thousand. ``using`` defaults to the alias of the
+    job tables. Results are in the order of the IDs.
     """
     return _change_in_batches(_send, ids, using, split=_whole_aggregates)
 

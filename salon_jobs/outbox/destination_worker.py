@@ -74,7 +74,7 @@ _CHECK_EVERY_S: Final = 0.5
 
 
 class DestinationWorker:
-    """Publisher of a backlog on a ``thread`` of its own, which passes marks to the marker and failures to the relay."""
+    """Publisher of a backlog on its own ``thread``, which passes marks to the marker and failures to the relay."""
 
     def __init__(
         self,
@@ -94,9 +94,9 @@ class DestinationWorker:
         # Messages per second. None: no limit, hence no tokens.
         self.rate: int | None = conf.outbox.rate_of(destination)
         self.tokens = None if self.rate is None else 0
-        # Since when it has messages to send and no tokens.
+        # When it began to have messages to send but no tokens.
         self._starved_since: float | None = None
-        # Outcomes as answered by the broker, for metrics.
+        # Outcomes of the broker's answers, for metrics.
         self.counts = dict.fromkeys(("published", "skipped", "retried", "failed"), 0)
         self.publisher = publisher
         self._marker = marker
@@ -107,7 +107,7 @@ class DestinationWorker:
         self._stopping = threading.Event()
         self._forced = threading.Event()
         self._failures: list[Failure] = []
-        # What this relay wrote to the table, "" for no outage, None if that may be lost. Written by the relay.
+        # The outage that this relay wrote to the table, "" for none, None if the row may be lost. Written by the relay.
         self.written_outage: str | None = ""
 
     def stop(self, *, force: bool = False) -> None:
@@ -121,13 +121,13 @@ class DestinationWorker:
     def lose(self) -> None:
         """Send no more of the current batch, because some of it now belongs to another relay.
 
-        Call after the backlog was given the owned partitions: whatever is taken from then on is ours.
+        Call after the backlog was given the owned partitions: messages taken from then on are ours.
         """
         with self.backlog.changed:
             self._generation += 1
 
     def forget(self) -> None:
-        """Send no more of what was read, and rely on nothing that was written: the database was lost."""
+        """Send no more messages that were read, and rely on no row that was written: the database was lost."""
         with self.backlog.changed:
             self._generation += 1
             self.backlog.forget()
@@ -140,7 +140,7 @@ class DestinationWorker:
 
     @property
     def starved_s(self) -> float:
-        """For how many seconds it has had messages to send and no tokens."""
+        """Number of seconds for which it has had messages to send and no tokens."""
         since = self._starved_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -249,7 +249,9 @@ class DestinationWorker:
         return generation == self._generation and not self._forced.is_set() and self._owns()
 
     def _handle(self, batch: Sequence[OutgoingMessage], answers: Answers, should_continue: Callable[[], bool]) -> None:
-        """Have what was published or skipped marked, hold what failed, put back the rest; trip or close the breaker."""
+        """Have published and skipped messages marked, hold failed ones, put back the rest; trip or close the
+        breaker.
+        """
         if not any(answers):
             self.backlog.done(batch)
             self._mark(batch, ())
@@ -269,7 +271,7 @@ class DestinationWorker:
                     skipped.append((message, str(answer)))
                 case Verdict.RETRY | Verdict.REFUSED | Verdict.UNRESOLVABLE:
                     failures.append(Failure.of(message, answer))
-                case Verdict.OUTAGE | Verdict.MISSING:  # these say nothing about the message itself
+                case Verdict.OUTAGE | Verdict.MISSING:  # these concern the destination, not the message
                     unsent.append(message)
                     outage = outage or answer
                 case Verdict.NOT_SENT:
@@ -277,8 +279,8 @@ class DestinationWorker:
         charged = [failure for failure in failures if failure.tries]
         for failure in charged:
             self.counts["failed" if failure.final else "retried"] += 1
-        # Under one lock: the relay must neither write a failure that holds nothing yet, nor catch up an aggregate
-        # while some of it is still to be put back.
+        # Under one lock: the relay must neither write a failure that holds nothing yet, nor catch up an aggregate while
+        # some of it is still to be put back.
         with self.backlog.changed:
             self.backlog.done([*sent, *(message for message, _ in skipped)])
             self.backlog.fail(failures)

@@ -24,18 +24,18 @@ from salon_jobs.db.connections import alias_of, named_refusals
 from salon_jobs.db.notify import WakeUps
 
 CHANNEL: Final = "salon_jobs_message"
-# Payload of the notification that an operator changed what relays keep in memory.
+# Payload of the notification that an operator changed state that relays keep in memory.
 OPERATOR: Final = "operator"
 wake_ups: Final = WakeUps(CHANNEL, together=True)
 
 
 def operator_changed(*, using: str) -> None:
-    """Notify relays, when the caller's transaction commits, to reread what is blocked and paused."""
+    """Notify relays, when the caller's transaction commits, to reread blocked aggregates and paused destinations."""
     statements.rows("notify_relays", {"channel": CHANNEL, "news": OPERATOR}, using=using)
 
 
 _BATCH: Final = 5000
-# Of payloads and headers in one statement, which is closed with the message that exceeds it.
+# Characters of payloads and headers in one statement, which is closed with the message that exceeds it.
 _CHARACTERS: Final = 16_000_000
 _ANY_ID: Final = UUID(int=0)
 
@@ -127,7 +127,7 @@ def emit_many(drafts: Iterable[Draft], *, using: str | None = None) -> list[UUID
 
 
 def _parts(messages: Sequence[OutgoingMessage]) -> Iterator[Sequence[OutgoingMessage]]:
-    """Split messages so that no statement, nor its copy on the server, grows beyond what either can hold."""
+    """Split messages so that no statement, nor its copy on the server, exceeds its limit."""
     first = size = 0
     for number, message in enumerate(messages):
         if size > _CHARACTERS:
@@ -146,7 +146,7 @@ def _described(batch: Sequence[Draft]) -> Sent:
 
 
 def _message(draft: Draft, trace: Mapping[str, str], producer: str) -> OutgoingMessage:
-    """Check a draft; the message is as large as it can become, which is how a publisher checks it."""
+    """Check a draft; the message has the largest size it can reach, since publishers check that."""
     for name in ("aggregate_type", "aggregate_id", "event"):
         value: object = getattr(draft, name)
         if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Failure of a message: what the broker's answer costs it, and the row that blocks its aggregate until a retry."""
+"""Failure of a message: the attempts that the broker's answer costs it, and the row that blocks its aggregate."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ _RETRIES_PER_S: Final = 200
 class Failure:
     """Message that could not be published on its ``tries``-th attempt; ``final``: it is not retried.
 
-    ``tries`` is 0 when nothing at its destination accepts the message now: it is charged no attempt, and always
-    retried.
+    ``tries`` is 0 if nothing at its destination accepts the message now: it is charged no attempt, and always retried.
     """
 
     message: OutgoingMessage
@@ -42,7 +41,7 @@ class Failure:
 
     @classmethod
     def of(cls, message: OutgoingMessage, answer: PublishFailure) -> Failure:
-        """Return the failure that an answer means, which is RETRY, REFUSED or UNRESOLVABLE."""
+        """Return the failure for an answer, which is RETRY, REFUSED or UNRESOLVABLE."""
         if answer.verdict is Verdict.UNRESOLVABLE:
             return cls(message, answer)
         tries = message.retry_count + 1
@@ -52,11 +51,11 @@ class Failure:
 
 
 def write_failures(failures: Sequence[Failure], *, owner: int, on_hold: int, using: str) -> set[int]:
-    """Write failures of one destination, log them, and return the IDs of the messages whose failure is new.
+    """Write failures of one destination, log them, and return the IDs of the messages with a new failure.
 
-    Each blocks its aggregate: until its next attempt, or parked for an operator if it is final. Nothing is written of
-    messages whose partition this owner has lost. ``on_hold``: how many aggregates of the destination wait, over which
-    the retries of messages that nothing accepts are spread.
+    Each blocks its aggregate: until its next attempt, or parked for an operator if it is final. Failures in partitions
+    that this owner has lost are not written. ``on_hold`` is the number of waiting aggregates of the destination, over
+    which the retries of messages that nothing accepts are spread.
     """
     unresolvable = [failure for failure in failures if not failure.tries]
     charged = [failure for failure in failures if failure.tries]
@@ -65,7 +64,7 @@ def write_failures(failures: Sequence[Failure], *, owner: int, on_hold: int, usi
         parameters = {**_parameters(unresolvable, owner), "wait_s": on_hold / _RETRIES_PER_S}
         new = {row[0] for row in run_raw("block_unresolvable", parameters, using=using)}
         newly_blocked = [each for each in unresolvable if each.message.id in new and not each.answer.quiet]
-        if newly_blocked:  # one line for those found together, naming the first
+        if newly_blocked:  # one line for all that were found together, naming the first
             first = _log_fields(newly_blocked[0])
             log_event(logging.WARNING, events.MESSAGES_UNRESOLVABLE, **first, messages=len(newly_blocked))
     if charged:

@@ -19,13 +19,13 @@ from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.process.loop import Loop
 
 _MOST: Final = 5000
-# On a connection that is idle, nobody notices that the network is gone before the next statement has waited for long.
+# On an idle connection, a lost network shows only after the next statement has waited for long.
 _PING_EVERY_S: Final = 5.0
 
 
 @dataclass(slots=True)
 class Marks:
-    """Marks of one batch to write: the messages published, and those skipped with the reason."""
+    """The marks of one batch to write: published messages, and skipped ones with their reasons."""
 
     backlog: Backlog
     published: Sequence[OutgoingMessage]
@@ -33,7 +33,7 @@ class Marks:
 
 
 class Marker(Loop):
-    """Loop that marks messages, retrying until that is written: a message without its mark is sent again.
+    """Loop that marks messages, retrying each write until it succeeds: a message without its mark is sent again.
 
     ``on_marked`` is called after each write, because there is room for more messages.
     """
@@ -41,7 +41,7 @@ class Marker(Loop):
     def __init__(self, on_marked: Callable[[], None], *, using: str) -> None:
         super().__init__("marker", using=using)
         self._on_marked = on_marked
-        # Other threads append; what is written is removed afterwards.
+        # Other threads append; written marks are removed afterwards.
         self._marks: list[Marks] = []
         self._give_up_at = float("inf")
         self.published = self.skipped = 0
@@ -51,7 +51,7 @@ class Marker(Loop):
         self.wake()
 
     def poll(self) -> float:
-        """Write the marks; when there are none, ask the database for a sign of life."""
+        """Write the marks; when there are none, query the database for a sign of life."""
         if self._marks:
             self._write_all()
         else:
@@ -59,7 +59,7 @@ class Marker(Loop):
         return _PING_EVERY_S
 
     def finish(self) -> bool:
-        """Write what is left, for at most the time given to ``stop_within``."""
+        """Write the remaining marks, for at most the time given to ``stop_within``."""
 
         def give_up(wait_s: float) -> bool:
             left_s = self._give_up_at - time.monotonic()
@@ -73,7 +73,7 @@ class Marker(Loop):
         return written
 
     def stop_within(self, grace_s: float) -> bool:
-        """Write what is left, for at most ``grace_s``; return whether all was written."""
+        """Write the remaining marks, for at most ``grace_s``; return whether all were written."""
         self._give_up_at = time.monotonic() + grace_s
         self.stop()
         return self.join(grace_s + 1) and self.idle

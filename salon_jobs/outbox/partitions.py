@@ -20,9 +20,9 @@ class Ownership:
     """Partitions that this relay owns: it sends heartbeats, takes free or abandoned ones, and gives back its excess.
 
     Clocks of different machines are never compared: a relay takes another's partition only after seeing it unchanged
-    for PROCESS_SILENT_AFTER on its own monotonic clock, and an owner trusts its own for less than that. A row that a
-    promoted server has from an earlier time is another relay's, unless this relay owned the partition at that time and
-    ever since.
+    for PROCESS_SILENT_AFTER on its own monotonic clock, and an owner keeps its own without a heartbeat for less than
+    that. A row that a promoted server has from an earlier time is another relay's, unless this relay owned the
+    partition at that time and ever since.
     """
 
     def __init__(self, owner: int, *, using: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,15 +33,15 @@ class Ownership:
         self._ours_until = float("-inf")
         self._began = self._beat_at = float("-inf")
         self._epochs: dict[int, int] = {}
-        # Epochs that this relay may have begun: the answer was lost.
+        # Epochs that this relay may have begun, since the answer was lost.
         self._begun: dict[int, int] = {}
-        # Owned, but to be given back as soon as nothing of them is in flight.
+        # Owned, but to be given back as soon as none of their messages is in flight.
         self.leaving: frozenset[int] = frozenset()
         self.relays = 0
 
     @property
     def mine(self) -> frozenset[int]:
-        """Owned partitions, also those that are leaving."""
+        """Owned partitions, including those that are leaving."""
         return frozenset(self._epochs)
 
     @property
@@ -68,7 +68,7 @@ class Ownership:
         known = {**self._epochs, **self._begun}
         queries.beat_partitions(known, owner=self._owner, using=self._using)
         states, relays = queries.partitions(using=self._using)
-        if len(states) < PARTITIONS:  # no relay has run here, or what it wrote was lost or deleted
+        if len(states) < PARTITIONS:  # no relay has run here, or its rows were lost or deleted
             queries.make_partitions(using=self._using)
             states, relays = queries.partitions(using=self._using)
         # Taken after reading: a heartbeat that arrived during the query must not look as old as the query.
@@ -98,13 +98,13 @@ class Ownership:
         return lost
 
     def trust(self) -> None:
-        """Hold the owned partitions, counted from the last heartbeat. Call after stopping what was lost."""
+        """Confirm the owned partitions, counted from the last heartbeat. Call after stopping the work on lost ones."""
         self._ours_until = self._began + conf.process_silent_after.total_seconds() * (1 - _MARGIN)
 
     def doubt(self) -> None:
-        """Hold nothing until the next heartbeat, which is due: the database was lost, and may be another by now.
+        """Suspend ownership until the next heartbeat, which is due: the database was lost, and may be another now.
 
-        Other relays get their time again to show that they live.
+        Other relays get their full time again to show that they live.
         """
         self._unchanged_since = {}
         self._beat_at = self._ours_until = float("-inf")

@@ -1,4 +1,4 @@
-"""Progress of a relay: logged every ten seconds while something is being relayed, and shown by metrics."""
+"""Progress of a relay: logged every ten seconds while messages are relayed, and shown by metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EVERY_S: Final = 10.0
 
 
 class RelayProgress:
-    """What has been published since the last log, and what waits as of then."""
+    """Messages published since the last log, and messages that waited then."""
 
     def __init__(self, marker: Marker) -> None:
         self._marker = marker

@@ -28,7 +28,7 @@ class Publishers:
         self._pings: dict[str, BrokerPing] = {}
 
     def start(self) -> None:
-        """Start the publishers that the settings call for; others start with their first destination."""
+        """Start the publishers that the settings require; others start with their first destination."""
         for broker in configured():
             for service in broker.publishers:
                 self._of_service(service)
@@ -41,7 +41,7 @@ class Publishers:
             return MissingPublisher(str(error))
 
     def facts(self, in_use: Collection[Publisher]) -> dict[str, object]:
-        """Return for how long each broker in use has been silent. Raises NotReady for one that is silent for long."""
+        """Return the seconds each broker in use has been silent. Raises NotReady for one that is silent for long."""
         pings = {service: ping for service, ping in sorted(self._pings.items()) if ping.publisher in in_use}
         silent = {service: ping.silent_s() for service, ping in pings.items()}
         for service, silent_s in silent.items():
@@ -92,7 +92,7 @@ class BrokerPing:
         self.trouble = ""
 
     def silent_s(self) -> float:
-        """Ping if due; return for how many seconds the broker has not answered, 0 if it does."""
+        """Ping if due; return the seconds since the broker last answered, 0 if it does."""
         with self._lock:
             now = self._clock()
             waiting = self._thread is not None and self._thread.is_alive()

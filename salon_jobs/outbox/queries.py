@@ -34,7 +34,7 @@ RARE: Final = (MessageStatus.FAILED, MessageStatus.SKIPPED)
 class Gate(NamedTuple):
     """How far messages may be relayed now (``bound``), and the backends whose transactions keep it there.
 
-    ``server`` is when the server that answered was started, in seconds, which tells it from others.
+    ``server`` is when the answering server was started, in seconds, which distinguishes it from others.
     """
 
     allocated: int
@@ -101,14 +101,14 @@ def fetch_aggregate(
 def fetch_passed_over(
     destination: str, partition: int, *, upto: int, in_memory: Iterable[int], take: int, using: str
 ) -> list[OutgoingMessage]:
-    """Return pending messages up to an ID that nothing accounts for."""
+    """Return pending messages up to an ID that are neither in memory nor blocked."""
     partition_of = {"aggregate_type": destination, "partition": partition}
     parameters = {**partition_of, "upto": upto, "in_memory": list(in_memory), "take": take}
     return _messages("fetch_passed_over", parameters, using=using)
 
 
 def message_destinations(*, using: str) -> list[str]:
-    """Return the destinations that any message names."""
+    """Return the destinations of all messages."""
     return [row[0] for row in run_raw("message_destinations", {}, using=using)]
 
 
@@ -154,7 +154,7 @@ def make_partitions(*, using: str) -> None:
 
 
 def beat_partitions(partitions: Iterable[int], *, owner: int, using: str) -> None:
-    """Send a heartbeat for these partitions, as far as they have this owner."""
+    """Send a heartbeat for the partitions among these that have this owner."""
     rows = RelayPartition.objects.using(using).filter(owner=owner, partition__in=partitions)
     rows.update(beat=F("beat") + 1)
 
@@ -228,7 +228,7 @@ def _messages(statement: str, parameters: dict[str, Any], *, using: str) -> list
 
 @dataclass(frozen=True, slots=True)
 class GateHolder:
-    """Session whose open transaction wrote messages; pid 0 is a prepared transaction (``pg_prepared_xacts``).
+    """Session with an open transaction that wrote messages; pid 0 is a prepared transaction (``pg_prepared_xacts``).
 
     ``since`` is when its transaction began; ``state`` and ``query`` are its activity. They are None and "" where the
     role may not see them; membership in ``pg_read_all_stats`` lets it.
@@ -253,7 +253,7 @@ class GateState:
 
 
 def gate_state(*, using: str) -> GateState:
-    """Read the gate and who holds it. Role: operator, worker."""
+    """Read the gate and the sessions that hold it. Role: operator, worker."""
     [(allocated, bound, pids, _)] = statements.rows("gate", using=using)
     behind = Message.objects.using(using).filter(pk__gt=bound)[:COUNTED].count()
     holders = tuple(GateHolder(*row) for row in statements.rows("gate_holders", {"pids": pids}, using=using))

@@ -32,8 +32,8 @@ from salon_jobs.process.heartbeat import Heartbeat, delete_row
 from salon_jobs.process.listener import Listener
 from salon_jobs.process.loop import Loop
 
-# How often to read what is blocked. When that takes long, it gets at most a tenth of the time. Operators' changes are
-# noticed at once.
+# How often to read the blocked aggregates; a slow read gets at most a tenth of the time. Operators' changes are noticed
+# at once.
 _REFRESH_S: Final = 1.0
 _REFRESH_SHARE: Final = 10
 _DISCOVER_S: Final = 1.0
@@ -58,12 +58,12 @@ class Relay(Loop):
     """Loop that owns partitions, reads their messages and has them published. Any number of relays may run at once.
 
     ``owner`` returns the ID of a process row of kind ``relay``; it is called when the work begins. With ``burst``, the
-    relay ends when nothing is due any more. ``run`` returns True when everything that was sent is marked, and raises
+    relay ends when nothing is due any more. ``run`` returns True when every sent message is marked, and raises
     RuntimeError when one of the relay's threads has died: another process must take over.
     """
 
-    # By when it was started (``poll``). Otherwise CONN_MAX_AGE would have everything read again each time, and no relay
-    # that died would seem silent for long enough.
+    # Recognized by its start time (``poll``). Otherwise each CONN_MAX_AGE would cause everything to be read again, and
+    # no relay that died would seem silent for long enough.
     knows_server = True
 
     def __init__(self, owner: Callable[[], int], *, using: str, burst: bool = False) -> None:
@@ -77,7 +77,7 @@ class Relay(Loop):
         self._sweep_at = time.monotonic() + _SWEEP_S
         self._held_since: float | None = None
         self._gate = Gate(0, 0, (), 0.0)
-        # Servers that have answered, by when they were started.
+        # Servers that have answered, by their start times.
         self._servers: set[float] = set()
         # 0 until the work begins.
         self._process_id = 0
@@ -85,7 +85,7 @@ class Relay(Loop):
         self._partitions: frozenset[int] = frozenset()
         self._publishers = Publishers(using=using)
         self._workers: dict[str, DestinationWorker] = {}
-        # Destinations with a row, when it was last looked.
+        # Destinations with a row, as of the last query.
         self._registered: set[str] = set()
         self._marker = Marker(self.wake, using=using)
         self._listener = Listener(emit.CHANNEL, self._hear, using=using)
@@ -115,7 +115,7 @@ class Relay(Loop):
         return wait_s
 
     def _do_round(self) -> float:
-        """Relay what is there; return how long to wait for news, in seconds."""
+        """Relay waiting messages; return the seconds to wait for news."""
         if not self._process_id:
             self._process_id = self._owner()
             self._ownership = Ownership(self._process_id, using=self.using)
@@ -134,7 +134,7 @@ class Relay(Loop):
             if not worker.thread.is_alive():
                 raise RuntimeError(f"the worker of {worker.destination} ended with an error; see the log")
         before, self._gate = self._gate, queries.gate(using=self.using)
-        # A pooler may go on with another primary and close no connection. Where it goes to several servers, each counts
+        # A pooler may go on with another primary and close no connection. If it leads to several servers, each counts
         # only once.
         is_another = bool(self._servers) and self._gate.server not in self._servers
         self._servers.add(self._gate.server)
@@ -164,10 +164,10 @@ class Relay(Loop):
         return 0.0 if count else self._wait_s()
 
     def on_outage(self) -> None:
-        """Send nothing that was read, and begin again with what the database has by then.
+        """Send no message that was read, and begin again with the current state of the database.
 
-        It may be a promoted standby that lacks the last transactions. The next round makes sure of the partitions,
-        then of what is blocked, before the first page is read.
+        It may be a promoted standby that lacks the last transactions. The next round confirms the partitions first,
+        then reads the blocked aggregates, and then the first page.
         """
         for worker in self.workers:
             worker.forget()
@@ -175,7 +175,7 @@ class Relay(Loop):
         self._ownership.doubt()
 
     def finish(self) -> bool:
-        """Stop the destination workers, mark what was sent, record failures, and release the partitions."""
+        """Stop the destination workers, mark sent messages, record failures, and release the partitions."""
         log_event(logging.INFO, events.PROCESS_STOPPING, running=sum(each.backlog.size for each in self.workers))
         self._listener.stop()
         self._pruner.stop()
@@ -252,19 +252,19 @@ class Relay(Loop):
         return self._ownership.holds
 
     def _hear(self, news: str) -> None:
-        """Wake the loop. It polls a second time soon, for messages whose commits this notification stands for too."""
+        """Wake the loop. It polls a second time soon, since this notification may stand for several commits."""
         self._heard = time.monotonic()
         if news == emit.OPERATOR:
             self._refresh_at = min(self._refresh_at, self._heard)
         self.wake()
 
     def _beat(self) -> None:
-        """Send a heartbeat for the partitions, stop what was lost, serve what was gained, release what has to go."""
+        """Send a heartbeat for the partitions, stop lost ones, serve new ones, release excess ones."""
         ownership = self._ownership
         before = ownership.staying
         if lost := ownership.beat():
             log_event(logging.WARNING, events.PARTITIONS_LOST, partitions=sorted(lost))
-            # First forget the lost partitions' messages, even of partitions that are ours again by now.
+            # First forget the lost partitions' messages, even of partitions that are now ours again.
             self._serve(before - lost)
             for worker in self.workers:
                 worker.lose()
@@ -282,7 +282,7 @@ class Relay(Loop):
                 worker.backlog.own(partitions)
 
     def _release(self, partitions: Collection[int]) -> None:
-        """Give back those of the partitions that have nothing in flight."""
+        """Give back the partitions among these that have nothing in flight."""
         free = frozenset(p for p in partitions if not any(worker.uses(p) for worker in self.workers))
         if free:
             self._ownership.release(free)
@@ -299,7 +299,7 @@ class Relay(Loop):
                 worker.written_outage = code
 
     def _refresh(self) -> None:
-        """Reload what operators changed and what is due again."""
+        """Reload operators' changes, and the aggregates that are due again."""
         began = time.monotonic()
         # Set before reading, so that a request arriving in the meantime is kept.
         self._refresh_at = began + max(_REFRESH_S, _REFRESH_SHARE * self._refresh_took_s)
@@ -308,7 +308,7 @@ class Relay(Loop):
         for name, (paused, outage) in destinations.items():
             worker = self._worker(name)
             worker.paused = paused
-            if not outage and worker.written_outage:  # lost, or the outage ended for another relay only
+            if not outage and worker.written_outage:  # the row was lost, or the outage ended for another relay only
                 worker.written_outage = None
         blocked: defaultdict[str, list[Blocked]] = defaultdict(list)
         for row in queries.blocked(self._ownership.staying, using=self.using):
@@ -320,7 +320,7 @@ class Relay(Loop):
         self._refresh_took_s = time.monotonic() - began
 
     def _discover(self) -> None:
-        """Serve destinations that messages name and that have no row yet, as far as there may be more."""
+        """Serve destinations that messages name and that have no row yet, as long as there may be more."""
         missing = [name for name in queries.message_destinations(using=self.using) if name not in self._registered]
         new = [name for name in missing if name not in self._workers]
         left_out = new[max(0, _MOST - len(self._workers)) :]
@@ -345,7 +345,9 @@ class Relay(Loop):
         return worker
 
     def _read_on(self) -> int:
-        """Read on in each partition: together, except for destinations whose blocked aggregates are left out."""
+        """Read the next messages of all partitions, separately for destinations with blocked aggregates; return the
+        count.
+        """
         bound, count = self._gate.bound, 0
         together: dict[str, list[PageRequest]] = {}
         for worker in self.workers:

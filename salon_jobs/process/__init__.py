@@ -1,1 +1,1 @@
-"""What every long-running process shares: service, heartbeat, startup checks, health server, logs."""
+"""Parts of every long-running process: service, heartbeat, startup checks, health server, logs."""

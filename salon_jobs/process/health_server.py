@@ -26,14 +26,14 @@ _REQUEST_S = 2.0
 _LONGEST_S = 15.0
 # Requests at a time: more than probes and scrapers need, but few enough that a flood or slow clients take few threads.
 _MOST = 32
-# An answer takes two seconds at most; a client that has not received it after this time gives its place away.
+# An answer takes two seconds at most; a client that has not received it after this time loses its place.
 _ANSWER_S = 3.0
 
 
 class _Server(ThreadingHTTPServer):
     """Server of at most ``_MOST`` requests at a time.
 
-    When all places are taken, the oldest request gives its place away: first those whose headers have not arrived, so
+    When all places are taken, the oldest request is dropped for a new one: first requests without complete headers, so
     that slow clients never keep a probe out.
     """
 
@@ -42,7 +42,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        # In the order in which they came. Both are only read and written under the lock.
+        # In order of arrival. Both are only read and written under the lock.
         self._reading: dict[Any, float] = {}
         self._answering: dict[Any, float] = {}
         self._changing = threading.Lock()
@@ -105,7 +105,7 @@ def parse_address(text: str) -> tuple[str, int]:
 class HealthServer:
     """Server for liveness (200 while the process lives), readiness (200, or 503 with an error code) and metrics.
 
-    ``readiness`` returns facts for the response, or raises SalonJobsError, whose code the response has. Metrics are
+    ``readiness`` returns facts for the response, or raises SalonJobsError with the code of the response. Metrics are
     200, or 501 without prometheus-client.
     """
 

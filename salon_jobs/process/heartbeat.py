@@ -33,8 +33,8 @@ def name_connections(process_id: int, *, using: str) -> None:
     """Name all connections opened from now on after the process, by a connection parameter, which poolers preserve.
 
     Their transactions are READ COMMITTED, whatever the server's default: limits are counted after waiting for a lock,
-    and must include what was committed meanwhile. Closes this thread's own connection, and the pool, so that none
-    without the name is left.
+    and must include commits from that time. Closes this thread's own connection, and the pool, so that none without the
+    name is left.
     """
     connection: Any = connections[using]
     options = connections.settings[using].setdefault("OPTIONS", {})
@@ -47,7 +47,7 @@ def name_connections(process_id: int, *, using: str) -> None:
 
 @dataclass(slots=True)
 class _Row:
-    """Columns of a process's row, and what to do when the row is gone; None inserts it again."""
+    """Columns of a process's row, and the callback for when the row is gone; None inserts it again."""
 
     columns: dict[str, Any]
     on_gone: Callable[[], None] | None
@@ -57,16 +57,16 @@ class Heartbeat(Loop):
     """Heartbeat of this process and its children, sent for all rows at once.
 
     A row is gone when a rescuer declared the process dead, which queued its jobs again, or when a failover lost the
-    last transactions. Nobody can tell one from the other, so what decides is whether the process holds jobs:
+    last transactions. The two cannot be distinguished, so it matters whether the process holds jobs:
 
     - A child that runs jobs is killed (``on_gone``) and replaced. In both cases none of its jobs is leased to it any
-      more: a lost row was inserted before the claims of that process, so these are lost too. What it still runs cannot
-      be recorded, and may run elsewhere at the same time.
+      more: a lost row was inserted before the claims of that process, so these are lost too. Its current runs cannot be
+      recorded, and may run elsewhere at the same time.
     - Every other process inserts its row again. It holds nothing that others could have taken, apart from a relay's
-      partitions, which have a fence of their own. Its id is unique for ever, so the row can only be its own.
+      partitions, which have a fence of their own. Its id is unique forever, so the row can only be its own.
 
-    A row that survived with an old heartbeat, since the last ones were lost, is refreshed by the next. That comes as
-    soon as any loop of this process finds the database back.
+    A row that survived with an old heartbeat, since the last ones were lost, is refreshed by the next heartbeat. That
+    comes as soon as any loop of this process reaches the database again.
     """
 
     wakes_after_outage = True
@@ -125,12 +125,12 @@ class Heartbeat(Loop):
             self._rows.pop(process_id, None)
 
     def poll(self) -> float:
-        """Update every row once; insert those that are gone again, or have their processes replaced."""
+        """Update every row once; insert missing rows again, or have their processes replaced."""
         with self._lock:
             rows = dict(self._rows)
         alive = {process_id for (process_id,) in statements.rows("beat", {"process_ids": list(rows)}, using=self.using)}
         for process_id, row in rows.items():
-            if process_id in alive or process_id not in self._rows:  # it may have been dropped meanwhile
+            if process_id in alive or process_id not in self._rows:  # it may have been dropped in the meantime
                 continue
             if row.on_gone is not None:
                 self.drop(process_id)

@@ -32,7 +32,8 @@ _PROVEN_FOR_S = 3 * _PING_S
 _STOP_S = 2.0
 # ``poll`` waits for whole milliseconds only, and a worker that expects more jobs waits for less.
 _TICK_S = 0.001
-# A process that leaves many wake-ups to another looks that often how it goes on: a look costs as much as a small job.
+# How often a process that leaves many wake-ups to another reads the state of the other: a read costs as much as a small
+# job.
 _REST_S = 0.02
 # Behind a transaction-mode pooler LISTEN succeeds but no notification ever arrives, so a ping of our own must arrive
 # first. It has its own channel: a pooled connection keeps listening to whatever a client left it with.
@@ -46,7 +47,7 @@ _REMEDY = (
 
 
 class ListenerEvent(threading.Event):
-    """Event whose one waiter also reads a listener's connection, and acts on what arrives.
+    """Event with one waiter, which also reads a listener's connection and acts on notifications.
 
     If another thread read it, each wake-up would take one more thread switch, and the interpreter's lock with it.
     """
@@ -57,30 +58,30 @@ class ListenerEvent(threading.Event):
         for end in (self._receiver, self._sender):
             end.setblocking(False)
             finalize(self, end.close)
-        # Held while the waiter reads: a connection may be closed only once it is not read any more.
+        # Held while the waiter reads: a connection may be closed only once it is no longer read.
         self._reading = threading.RLock()
         self._read: Callable[[], bool] = bool
         self._poll_of_none = self._poll = self._make_poll()
         self._is_reading = self._has_read = False
-        # When it last read what was for others.
+        # When it last read notifications for others.
         self._read_at = float("-inf")
 
     def set(self) -> None:
         if not self.is_set():
             super().set()
-            # A waiter that acts on what has arrived checks the event next anyway.
+            # A waiter that acts on a notification checks the event next anyway.
             if not self._is_reading:
                 self.end_poll()
 
     def clear(self) -> None:
-        """Read what has arrived unless the waiter just did, so that one that never waits reads too; then clear."""
+        """Read notifications unless the waiter just did, so that one that never waits reads too; then clear."""
         if not self._has_read:
             self._read_within(0.0)
         self._has_read = False
         super().clear()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, and read meanwhile. One thread at a time."""
+        """Wait until it is set, reading notifications. One thread at a time."""
         end = float("inf") if timeout is None else time.monotonic() + timeout
         while not self.is_set() and (left_s := end - time.monotonic()) > 0:
             if left_s < _TICK_S:
@@ -95,13 +96,13 @@ class ListenerEvent(threading.Event):
     def attach(self, file: int, read: Callable[[], bool]) -> None:
         """Have the waiter call ``read`` when the file can be read, and at least twice a second.
 
-        It returns whether what arrives next can wait for ``_REST_S``.
+        It returns whether the next notification can wait for ``_REST_S``.
         """
         self._read, self._poll = read, self._make_poll(file)
         self.end_poll()
 
     def detach(self) -> None:
-        """Have the waiter read no more; return when it does not, so that the file can be closed."""
+        """Stop the waiter from reading; return when it no longer reads, so that the file can be closed."""
         with self._reading:
             self._read, self._poll = bool, self._poll_of_none
 
@@ -131,11 +132,11 @@ class ListenerEvent(threading.Event):
 class Listener(Loop):
     """Loop that calls ``on_wake`` with each notification's payload, and after each (re)connect.
 
-    If it returns True, the notification was for other listeners; of many, the next may wait for 20 ms.
+    If it returns True, the notification was for other listeners; after many of these, the next may wait for 20 ms.
 
     With an ``event``, its waiter reads the notifications instead of this thread, which only connects and proves the
-    connection. With ``send`` this thread reads, and sends the statement which that returns, if any: when it was asked
-    to (``send_soon``), and at least twice a second.
+    connection. With ``send`` this thread reads, and sends the statement that ``send`` returns, if any: on request
+    (``send_soon``), and at least twice a second.
 
     Notifications sent while it was disconnected are lost. Polling continues alongside, so a listener that cannot
     connect or receives nothing costs latency, never jobs. With the setting LISTEN off it does nothing.
@@ -157,7 +158,7 @@ class Listener(Loop):
         self._channel = channel
         self._on_wake = on_wake
         self._event = event
-        # A pooler may report what another server said; a standby refuses LISTEN.
+        # A pooler may report another server's answer; a standby refuses LISTEN.
         self._is_listening = self._warned = self._began_read_only = False
         self._failures = 0
         self._failure: psycopg.Error | None = None
@@ -184,7 +185,7 @@ class Listener(Loop):
         return conf.listen is True and self.listening is True
 
     def send_soon(self) -> None:
-        """Have what ``send`` returns sent now, if this is connected. Thread-safe."""
+        """Have the statement of ``send`` sent now, if this is connected. Thread-safe."""
         if self._event is not None:
             self._event.end_poll()
 
@@ -243,7 +244,7 @@ class Listener(Loop):
             self._on_wake("")
             self.woken.wait()
             event.detach()
-            connection.close()  # it may still owe an answer
+            connection.close()  # an answer may still be outstanding
             if self._failure is not None:
                 raise self._failure
             return
@@ -258,12 +259,12 @@ class Listener(Loop):
                 self._proven_at = time.monotonic()
 
     def _require_primary(self, server: PGconn) -> None:
-        """Raise OperationalError if the server has become read-only: nobody sends notifications there any more."""
+        """Raise OperationalError if the server has become read-only: no notifications are sent there any more."""
         if reports_read_only(server) and not self._began_read_only:
             raise psycopg.OperationalError("the server has become read-only")
 
     def _receive(self, server: PGconn, event: ListenerEvent) -> bool:
-        """Act on what has arrived, without waiting for anything; ask for a sign of life after a silence.
+        """Act on notifications that have arrived, without waiting; query the server for a sign of life after a silence.
 
         Returns whether there were notifications, all of them for others.
         """

@@ -22,7 +22,7 @@ from salon_jobs.db.upkeep import is_only_old, remember_connections, tidy_connect
 
 OUTAGE_WAITS: Final = Backoff(base=timedelta(seconds=0.1), cap=timedelta(seconds=2))
 _LOG_EVERY_S: Final = 30.0
-# A conflict with another transaction is tried again soon, and is no outage unless it goes on.
+# Retry a conflict with another transaction soon; it is no outage unless it goes on.
 _CONFLICT_WAITS: Final = Backoff(base=timedelta(milliseconds=5), cap=timedelta(milliseconds=200), jitter=0.5)
 _MOST_CONFLICTS: Final = 20
 _woken_after_outages: WeakSet[Loop] = WeakSet()
@@ -94,14 +94,14 @@ class Outage:
 
 
 class Loop:
-    """Work in rounds until stopped, on a thread of its own (``start``) or on the caller's (``run``).
+    """Base of loops that work in rounds until stopped, on their own thread (``start``) or on the caller's (``run``).
 
     A subclass implements ``poll``. The loop tidies the thread's connections before each round, waits out outages of the
     database, and closes the connections at the end. It is not for threads that wait for something other than time or
     ``wake``: a runner waits for its buffer, a destination's thread for its backlog.
     """
 
-    # Whether to poll at once when any loop of this process finds the database back.
+    # Whether to poll at once when any loop of this process reaches the database again.
     wakes_after_outage: ClassVar[bool] = False
     # Whether ``poll`` itself notices another server, so that a connection replaced for its age is no outage.
     knows_server: ClassVar[bool] = False
@@ -141,14 +141,14 @@ class Loop:
         raise NotImplementedError
 
     def on_outage(self) -> None:
-        """Drop what a failed round or a lost connection may have made out of date; it may be called for both.
+        """Drop state that a failed round or a lost connection may have made out of date; it may be called for both.
 
-        Called on the loop's thread: after a round that failed, before it waits; and before a round that will not have
-        the last one's connection, which the server ended in the meantime (or CONN_MAX_AGE, unless ``knows_server``).
+        Called on the loop's thread: after a round that failed, before it waits; and before a round without the last
+        one's connection, which the server ended in the meantime (or CONN_MAX_AGE, unless ``knows_server``).
         """
 
     def finish(self) -> bool:
-        """Clean up after the last round; return whether that went well. Connections are closed afterwards."""
+        """Clean up after the last round; return whether that succeeded. Connections are closed afterwards."""
         return True
 
     def run(self) -> bool:
@@ -165,7 +165,7 @@ class Loop:
             connections.close_all()
 
     def start(self) -> None:
-        """Run on a thread of its own, whose death by an error is the death of the process."""
+        """Run on its own thread; an error that ends the thread ends the process."""
         if self.wakes_after_outage:
             _woken_after_outages.add(self)
         self._thread.start()

@@ -105,9 +105,9 @@ def check_schema(alias: str) -> None:
 
 
 def check_settings(alias: str) -> None:
-    """Refuse the settings with which jobs fail or guards do not fire, wherever they come from.
+    """Refuse the settings with which jobs fail or guards do not fire, from any source.
 
-    Asks for what a session starts with. Raises DangerousSetting; NotReady if the database does not answer.
+    Reads the settings with which a session starts. Raises DangerousSetting; NotReady if the database does not answer.
     """
     with answering():
         found = find_refused(Catalogue(by_alias(alias), using=alias))
@@ -134,7 +134,7 @@ def check_drift(alias: str) -> None:
     log_event(logging.WARNING, events.CATALOGUE_DRIFT, drifts=len(drifts), detail=text)
 
 
-# Clients show their role here to everybody; the server's own processes have none. reserved_connections came with
+# All users see the roles of clients here; the server's own processes have none. reserved_connections came with
 # PostgreSQL 16.
 _LEFT = """
   WITH used AS (
@@ -152,7 +152,7 @@ SELECT server.total, LEAST(server.total - used.of_server, NULLIF(r.rolconnlimit,
 
 
 def connections_left(alias: str) -> tuple[int, int]:
-    """Return how many connections the server has for all, and how many more server, database and role allow us now.
+    """Return how many connections the server has in total, and how many more server, database and role allow us now.
 
     Raises NotReady if the database does not answer.
     """
@@ -163,7 +163,7 @@ def connections_left(alias: str) -> tuple[int, int]:
 
 
 def check_worker(alias: str) -> None:
-    """Check role, settings, schema and drift for a process that runs as the worker. Raises what these checks raise."""
+    """Check role, settings, schema and drift for a process that runs as the worker. Raises their errors."""
     check_role(alias, conf.roles.worker)
     check_settings(alias)
     check_schema(alias)

@@ -14,7 +14,7 @@ from django.db import connections
 from salon_jobs.core.errors import NotReady
 
 T = TypeVar("T")
-# How long a late answer about readiness counts while the next is awaited: longer than two probes are apart.
+# How long a late answer about readiness is valid while the next is awaited: longer than two probes are apart.
 KEPT_S: Final = 35.0
 # Health probes time out after three to five seconds. Answer before that, with the reason.
 _PATIENCE_S: Final = 2.0
@@ -27,8 +27,8 @@ class Probe(Generic[T]):
 
     Concurrent callers share one attempt. A hanging database therefore neither blocks the caller nor costs another
     thread and connection for each probe. An attempt can take longer than its callers wait, as when the first of two
-    hosts does not answer and libpq waits for it until ``connect_timeout``: its answer is kept for those who ask within
-    ``kept_s``. An answer that came in time is not: if the next does not, something has changed.
+    hosts does not answer and libpq waits for it until ``connect_timeout``: its answer is kept for callers within
+    ``kept_s``. An answer in time is not kept: if the next does not come, something has changed.
     """
 
     def __init__(self, ask: Callable[[], T], *, patience_s: float = _PATIENCE_S, kept_s: float = 0.0) -> None:
@@ -41,7 +41,9 @@ class Probe(Generic[T]):
         self._late: Future[T] | None = None
 
     def answer(self) -> T:
-        """Return or raise what the query did. Raises NotReady if there is no answer within ``patience_s``."""
+        """Return the query's result, or raise its error. Raises NotReady if there is no answer within
+        ``patience_s``.
+        """
         with self._lock:
             now = time.monotonic()
             attempt = self._attempt

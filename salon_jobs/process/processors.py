@@ -1,4 +1,4 @@
-"""Processors that this process may use, by affinity and cgroup, and memory that it uses."""
+"""Processors that this process may use, by affinity and cgroup, and its use of memory."""
 
 from __future__ import annotations
 

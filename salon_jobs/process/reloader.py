@@ -19,7 +19,7 @@ from salon_jobs.core.events import log_event
 from salon_jobs.core.program import started_in, stop_signals
 
 _POLL_S: Final = 0.2
-# How long running jobs may hold up a reload. Then a second signal interrupts them; they run again.
+# How long running jobs may delay a reload. Then a second signal interrupts them; they run again.
 _PATIENCE_S: Final = 5.0
 
 

@@ -42,7 +42,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ServedLoop(Protocol):
-    """What a service runs, such as a scheduler."""
+    """A loop that a service runs, such as a scheduler."""
 
     def run(self) -> bool:
         """Work until stopped; return True if it ended cleanly."""
@@ -110,8 +110,8 @@ class Service:
     def run(self) -> None:
         """Run until a signal or the end of a burst. Main thread only.
 
-        Raises what keeps the process from starting (ForbiddenRole; in a burst also NotReady and SchemaMissing). Ends
-        the interpreter at once, with status 1, when a job outlives its grace, since its thread cannot be ended
+        Raises errors that keep the process from starting (ForbiddenRole; in a burst also NotReady and SchemaMissing).
+        Ends the interpreter at once, with status 1, when a job outlives its grace, since its thread cannot be ended
         otherwise, and in any case when the grace is over, whatever the loop is waiting for. If a vital thread dies, it
         stops as after a signal and raises RuntimeError.
         """
@@ -149,7 +149,7 @@ class Service:
         if self._health is not None:
             self._health.stop()
         if self._stopping.is_set():
-            # Exporters of traces and errors flush while the interpreter exits. One whose agent does not answer must not
+            # Exporters of traces and errors flush while the interpreter exits. An agent that does not answer must not
             # delay the exit by half a minute.
             last = threading.Timer(_EXPORT_S, exit_at_once, [0 if self._error is None else 1])
             last.daemon = True
@@ -174,7 +174,7 @@ class Service:
             connections.close_all()
 
     def _end_after(self, thread: str, error: BaseException) -> None:
-        """Stop as after a signal, and fail, because a thread has died; whoever runs this process restarts it."""
+        """Stop as after a signal, and fail, because a thread has died; the service manager restarts this process."""
         if self._error is None:
             self._error = RuntimeError(f"the thread {thread} has died: {type(error).__name__}; see the log")
             self._error.__cause__ = error
@@ -194,7 +194,7 @@ class Service:
                 if self._burst:
                     raise
                 if str(error) != str(logged):
-                    # What is missing changes while migrate runs; that a person has to run it, was said.
+                    # The missing tables change while migrate runs; the request to run it was already logged.
                     told = isinstance(logged, SchemaMissing) and isinstance(error, SchemaMissing)
                     logged = error
                     log_event(
@@ -251,7 +251,7 @@ def die_with_parent() -> None:
 def exit_at_once(status: int) -> NoReturn:
     """Exit the interpreter at once, without waiting for threads that cannot be ended."""
     try:
-        with suppress(Exception):  # of a handler of the host
+        with suppress(Exception):  # handlers of the host may raise
             logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # there is none, it is closed, or its reader is gone

@@ -56,7 +56,7 @@ class CronExpression:
         object.__setattr__(self, "_elapsed", any(part.startswith("*") for part in texts[1].split(",")))
         try:
             (_, _, days, _, weekdays), counted = croniter.expand(self.line, strict=True)
-            # Which of them croniter itself takes for * depends on how the other one is written.
+            # Which of them croniter itself takes for * depends on the form of the other.
             if set(range(1, 32)) <= set(days):
                 texts[2] = "*"
             if set(range(7)) <= set(weekdays) and not counted:
@@ -129,7 +129,7 @@ class CronExpression:
         return instant.astimezone(self._zone).utcoffset() or timedelta()
 
 
-# Pure, so what is remembered never changes.
+# Pure, so cached results stay valid.
 expression_of = lru_cache(1024)(CronExpression)
 
 
@@ -162,7 +162,7 @@ class _Field:
     high: int
     names: tuple[str, ...] = ()
     cycle: int = 60
-    """After how many values they are the same again: 7 is Sunday, like 0."""
+    """The period after which values repeat: 7 is Sunday, like 0."""
     special: re.Pattern[str] | None = None
     more: str = ""
 
@@ -233,7 +233,7 @@ def _checked_fields(line: object) -> list[str]:
 
 
 def find_zone(name: object) -> ZoneInfo:
-    """Return the time zone of this IANA name. Raises CronInvalid for one that this machine does not know."""
+    """Return the time zone of this IANA name. Raises CronInvalid for a zone that this machine does not know."""
     if not isinstance(name, str):
         raise CronInvalid(f"a time zone is given by its IANA name such as 'Asia/Tokyo', not {shown(name)}")
     try:

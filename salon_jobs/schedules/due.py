@@ -1,4 +1,4 @@
-"""Ticks of schedules that are rows: fired in batches, each in the transaction that moves its schedule on."""
+"""Due ticks of schedules that are rows: fired in batches, each in the transaction that advances its schedule."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from salon_jobs.schedules.stored import next_tick
 
 # Between polls, the loop around this one shows that it is alive.
 _ROUND_S: Final = 2.0
-# When to look again at schedules that are due but held by somebody.
+# When to try again schedules that are due but locked by others.
 _HELD_S: Final = 1.0
-# How long a schedule whose line or time zone this process does not know is left to others, which may have newer data;
-# as ``due_schedules`` leaves tasks. Then its tick fails, and it is looked at again so much later.
+# How long to leave a schedule with a line or time zone that this process does not know to others, which may have newer
+# data, as ``due_schedules`` leaves tasks. Then its tick fails, and the next try is so much later.
 _TO_OTHERS: Final = timedelta(minutes=5)
 _INVALID: Final = timedelta(hours=1)
 _MISSED: Final = "missed: too late"
@@ -74,7 +74,7 @@ class DueSchedule(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What is written of one schedule: its next tick, the one that was due (None: not recorded), its job or outcome.
+    """The update of one schedule: its next tick, the one that was due (None: not recorded), its job or outcome.
 
     ``owed_from``, if not None, is an instant up to which no tick fires.
     """
@@ -87,7 +87,7 @@ class Moved(NamedTuple):
 
 
 class StoredSchedules:
-    """Schedules that are rows, as a scheduler fires them. Nothing of a row is remembered between two statements."""
+    """Schedules that are rows, as a scheduler fires them. No part of a row is kept between two statements."""
 
     def __init__(self, *, using: str) -> None:
         self._using = using
@@ -102,7 +102,7 @@ class StoredSchedules:
         ]
 
     def poll(self, now: datetime | None = None) -> float:
-        """Fire what is due, for two seconds at most; return the seconds until the next look. ``now`` is for tests."""
+        """Fire due ticks, for two seconds at most; return the seconds until the next poll. ``now`` is for tests."""
         [(at, first_due, first_later)] = statements.rows("first_schedules", {"now": now}, using=self._using)
         self._overdue_s = 0.0 if first_due is None else (at - first_due).total_seconds()
         if first_due is None:
@@ -119,7 +119,7 @@ class StoredSchedules:
     def _fire_batch(self, now: datetime, held: set[int], left: set[int]) -> int:
         """Fire a tick of up to a thousand schedules, in one transaction; return how many there were.
 
-        Adds those that are held up, and those that are left to other schedulers.
+        Adds schedules that are held up to ``held``, and those left to other schedulers to ``left``.
         """
         tasks = registry.task_names()
         with short_lock_timeout(using=self._using):
@@ -134,13 +134,13 @@ class StoredSchedules:
                     elif each.tick <= now - each.catch_up:
                         moved[each.id] = Moved(each.next_after(now - each.catch_up), each.tick, outcome=_MISSED)
                         if each.task not in tasks:
-                            firing[each.task].append(each)  # which fails, and so says that nobody knows the task
+                            firing[each.task].append(each)  # this fails, and so reports that the task is unknown
                     elif each.skip is not None:
                         moved[each.id] = Moved(each.next_after(now), each.tick, outcome=each.skip)
                     else:
                         moved[each.id] = Moved(each.next_after(each.tick), each.tick)
                         firing[each.task].append(each)
-                except Exception as error:  # of a row that others wrote, or a time zone that is gone or too new
+                except Exception as error:  # the row is another writer's, or its time zone was removed or is too new
                     if each.tick > now - _TO_OTHERS:
                         left.add(each.id)
                         continue
@@ -164,7 +164,7 @@ class StoredSchedules:
         return len(due)
 
     def _add_jobs(self, task_name: str, due: Sequence[DueSchedule], moved: dict[int, Moved], held: set[int]) -> None:
-        """Add the jobs of schedules of one task; if that fails, each by itself, so that one fails for no other."""
+        """Add the jobs of schedules of one task; if that fails, each separately, so that a bad one fails alone."""
         try:
             task = registry.get_declaration(task_name)
             with transaction.atomic(using=self._using):
@@ -172,7 +172,7 @@ class StoredSchedules:
                     pattern = task.new_job(None, task.options)
                     handles = enqueue.add_many(pattern, _contents(cast("Task[..., Any]", task), due), using=self._using)
                 else:
-                    # Each of another library's jobs can have options of its own.
+                    # Each of another library's jobs can have its own options.
                     handles = [enqueue.add(_job_of(task, each), using=self._using) for each in due]
         except Exception as error:
             is_held = is_held_up(error)
@@ -199,7 +199,7 @@ def _job_of(task: registry.TaskDeclaration, due: DueSchedule) -> NewJob:
 
 
 def _contents(task: Task[..., Any], due: Sequence[DueSchedule]) -> list[JobContent]:
-    """Return what differs between the jobs of these schedules. Raises PayloadInvalid."""
+    """Return the differing columns of the jobs of these schedules. Raises PayloadInvalid."""
     contents: list[JobContent] = []
     for each in due:
         keys = task.keys_for(each.store_id, Arguments(each.store_id, each.payload), task.options)

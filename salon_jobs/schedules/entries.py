@@ -49,7 +49,7 @@ class CronEntry:
         return max(self.backfill, GRACE)
 
     def overridden(self, line: str) -> CronEntry:
-        """Return the entry as it is with another line, in its time zone; with "" as declared. Raises CronInvalid."""
+        """Return the entry with another line, in its time zone; with "" as declared. Raises CronInvalid."""
         return replace(self, expression=expression_of(line, self.expression.timezone), override=line) if line else self
 
     def is_due_at(self, instant: datetime) -> bool:
@@ -73,14 +73,14 @@ class CronEntries:
 
     def __init__(self) -> None:
         self._by_name: dict[str, CronEntry] = {}
-        # Those left out, with the backend of the task of each. Settings for tests and for a laptop often name another
-        # one, and no command could run there if that were an error.
+        # Entries that were left out, with the backend of each entry's task. Settings for tests and for a laptop often
+        # name another one, and no command could run there if that were an error.
         self.left_out: dict[str, str] = {}
 
     def add(self, entry: CronEntry, *, other_backend: str | None = None) -> None:
         """Add ``entry``, or leave it out if its task is another backend's. Raises CronInvalid when its name is taken.
 
-        The check salon_jobs.W072 warns of those left out.
+        The check salon_jobs.W072 warns of entries that are left out.
         """
         if entry.name in self._by_name or entry.name in self.left_out:
             raise CronInvalid(
@@ -177,7 +177,7 @@ def cron(
 class DueTicks:
     """Ticks to fire, oldest first, and the number of ticks that are too late.
 
-    ``missed`` counts up to TICKS_AT_ONCE; no tick up to ``after`` is left to fire. The next call continues after the
+    ``missed`` counts up to TICKS_AT_ONCE; no tick up to ``after`` remains to fire. The next call continues after the
     last tick that has fired, or after ``after``.
     """
 
@@ -189,9 +189,8 @@ class DueTicks:
 def due_ticks(entry: CronEntry, after: datetime, until: datetime) -> DueTicks:
     """Return the ticks in (after, until] that are within the entry's window at ``until``, at most TICKS_AT_ONCE.
 
-    Older ones count as missed. Work and memory are bounded, however long the pause was. If the clock went back
-    (``until`` before ``after``), there are no ticks, and ``after`` stays. Pure: the result depends on the arguments
-    alone.
+    Older ones count as missed. Work and memory are bounded, even after a long pause. If the clock went back (``until``
+    before ``after``), there are no ticks, and ``after`` stays. Pure: the result depends only on the arguments.
     """
     after, until = as_utc(after), as_utc(until)
     if until <= after:

@@ -1,4 +1,4 @@
-"""Scheduler of cron entries and schedules. A tick fires at most once, with its job, however many schedulers run."""
+"""Scheduler of cron entries and schedules. A tick fires at most once, with its job, with any number of schedulers."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from salon_jobs.schedules.entries import CronEntry, cron_entries, due_ticks
 
 _LONGEST_SLEEP_S = 5.0
 _LATE_S = 120.0
-# As ``due_schedules`` says it.
+# As in ``due_schedules``.
 _SKIPPED: Final = "skipped: the last one is not done"
 
 
 class Scheduler(Loop):
-    """Loop that reads the database's clock, fires what is due and sleeps until the next tick."""
+    """Loop that reads the database's clock, fires due ticks and sleeps until the next one."""
 
     def __init__(self, *, using: str) -> None:
         super().__init__("scheduler", using=using)
@@ -61,7 +61,7 @@ class Scheduler(Loop):
         self._stored = StoredSchedules(using=using)
 
     def facts(self) -> dict[str, object]:
-        """Return what readiness shows. Raises NotReady if the loop is stale, or a due tick is long overdue."""
+        """Return facts for readiness. Raises NotReady if the loop is stale, or a due tick is long overdue."""
         age = self.polled_s_ago
         conf.require_alive(age, "the scheduler has not polled")
         for entry, overdue_s in self._overdue().items():
@@ -83,7 +83,7 @@ class Scheduler(Loop):
         ]
 
     def _overdue(self) -> dict[str, float]:
-        """Return how many seconds each entry's oldest due tick has not fired; grows while the loop hangs."""
+        """Return how many seconds each entry's oldest due tick is overdue; grows while the loop hangs."""
         if self._now is None:
             return {}
         now = self._now + timedelta(seconds=time.monotonic() - self._now_at)
@@ -102,7 +102,7 @@ class Scheduler(Loop):
                 break
             due = due_ticks(entry, after, now)
             if due.missed:
-                # Before the others fire: one that keeps failing must not have these reported at each poll.
+                # Before the others fire: the failure of one at each poll must not report these again.
                 skip(entry.name, due.after, using=self.using)
                 self._handled[entry.name] = (entry, due.after)
                 self._ticks[entry.name, "missed"] += due.missed
@@ -130,14 +130,14 @@ class Scheduler(Loop):
         return sum(map(bool, results.values()))
 
     def _read_entries(self) -> tuple[datetime, dict[str, tuple[CronEntry, datetime]]]:
-        """Return the database's time, and of each declared entry what is in effect, and up to when its ticks are done.
+        """Return the database's time and, for each declared entry, its form in effect and the end of its done ticks.
 
-        Ticks from before an entry was first seen are ignored. One whose line is none is left out, and logged.
+        Ticks from before an entry was first seen are ignored. An entry with an invalid line is left out, and logged.
         """
         declared = cron_entries.all()
         rows = statements.rows("cron_states", using=self.using)
         if new := {entry.name for entry in declared}.difference(row[1] for row in rows):
-            # Also after a failover that lost their rows: what was registered once is never taken for granted.
+            # Also after a failover that lost their rows: an earlier registration is never relied on.
             register(sorted(new), using=self.using)
             rows = statements.rows("cron_states", using=self.using)
         states = {name: (handled, line) for _, name, handled, line in rows}
@@ -196,7 +196,7 @@ class Scheduler(Loop):
 
 
 def job_of(entry: CronEntry, tick: datetime) -> NewJob:
-    """Return the job that a tick enqueues. Raises what the payload function raises, and PayloadInvalid."""
+    """Return the job that a tick enqueues. Raises the payload function's errors, and PayloadInvalid."""
     job = registry.get_declaration(entry.task_name).job_of((), entry.payload_at(tick))
     return replace(job, tick=tick, store_id=None)
 
@@ -235,7 +235,7 @@ def pause_cron_entries(names: Iterable[str], *, by: str = "", using: str | None 
 
 
 def resume_cron_entries(names: Iterable[str], *, using: str | None = None) -> list[ActionResult[str]]:
-    """Resume paused cron entries: they owe no tick from before. Role: operator, worker."""
+    """Resume paused cron entries; their ticks of the pause are not made up for. Role: operator, worker."""
     values: dict[str, Any] = {"paused_at": None, "paused_by": "", "last_tick_at": Greatest("last_tick_at", Now())}
     return _change_entries(names, ~Q(paused_at=None), gettext("it is not paused"), using, **values)
 
@@ -243,11 +243,11 @@ def resume_cron_entries(names: Iterable[str], *, using: str | None = None) -> li
 def override_cron_entries(
     names: Iterable[str], line: str | None, *, by: str = "", using: str | None = None
 ) -> list[ActionResult[str]]:
-    """Have cron entries due by ``line`` instead of the line in code, whatever that is; None: by that one again.
+    """Have cron entries due by ``line`` instead of the line in code, whatever that is; None restores the latter.
 
-    ``line`` is read in the time zone of each entry. Schedulers follow at their next poll, within seconds; no tick of
-    either line from before the change is owed. Role: operator, worker. ``by`` is recorded. Raises CronInvalid naming
-    the field of the line.
+    ``line`` is read in the time zone of each entry. Schedulers follow at their next poll, within seconds; ticks of
+    either line from before the change no longer fire. Role: operator, worker. ``by`` is recorded. Raises CronInvalid
+    naming the field of the line.
     """
     check_text("by", by, 255, least=0)
     given = "" if line is None else CronExpression(line).line
@@ -290,11 +290,11 @@ def fire(
 ) -> JobHandle | str | None:
     """Insert the tick and add its job in one transaction; return None if another scheduler was first.
 
-    Of an entry that may not overlap, ``no_overlap_of`` is the task: while the entry's last job is not done, the tick is
+    If an entry may not overlap, ``no_overlap_of`` is its task: while the entry's last job is not done, the tick is
     recorded with its outcome, which is returned, and adds no job.
 
     ``advance`` moves the entry's last tick, and only forwards: nothing fires again if a clock steps back, and nothing
-    fires if the entry is paused or ``line`` no longer overrides its own. Raises an error of which ``is_held_up`` is
+    fires if the entry is paused or ``line`` no longer overrides its own. Raises an error for which ``is_held_up`` is
     true if another transaction has enqueued under the job's key.
     """
     with short_lock_timeout(using=using):
@@ -318,7 +318,7 @@ def fire(
 
 
 def skip(entry: str, until: datetime, *, using: str) -> None:
-    """Consider no tick of the entry up to ``until`` again, fired or not; never moves backwards."""
+    """Mark all ticks of the entry up to ``until`` as done, fired or not; never moves backwards."""
     entries = CronEntryState.objects.using(using).filter(pk=entry)
     entries.update(last_tick_at=Greatest("last_tick_at", Value(until)))
 

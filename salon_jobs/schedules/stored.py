@@ -42,7 +42,7 @@ _NOT_FOUND: Final = gettext_noop("there is no such schedule, or you may not see 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleHandle:
-    """One schedule: its id, what ``schedule`` did to it, and its next tick."""
+    """A schedule: its id, the action of ``schedule``, and its next tick."""
 
     id: int
     action: ScheduleAction
@@ -50,7 +50,7 @@ class ScheduleHandle:
 
 
 Schedules: TypeAlias = str | int | ScheduleHandle | Iterable[str | int | ScheduleHandle]
-"""One schedule or several, each as its handle, its id, or its key in the current store (of none without one)."""
+"""One schedule or several, each as its handle, its id, or its key in the current store (or of no store outside one)."""
 
 
 def schedule(
@@ -65,10 +65,10 @@ def schedule(
     overlap: bool = True,
     using: str | None = None,
 ) -> ScheduleHandle:
-    """Have a task called again and again, from now on: whenever ``line`` is due in ``timezone``, or ``every`` so often.
+    """Schedule repeated calls of a task from now on: whenever ``line`` is due in ``timezone``, or ``every`` so often.
 
     Adds a row in the caller's transaction, or changes the one with the same ``key`` of the same store (a system task
-    has none); schedulers notice it within seconds of the commit. A schedule that is due as before keeps its next tick,
+    has none); schedulers notice it within seconds of the commit. A schedule with the same timing keeps its next tick,
     and a paused one stays paused. Ticks of ``every`` are whole multiples after the first call: they do not drift.
 
     ``catch_up`` is how late a tick may still fire: at least five minutes for a line, at least ``every``, which are the
@@ -119,7 +119,7 @@ aschedule = sync_to_async(schedule)
 
 
 def timing_of(row: Schedule) -> dict[str, Any]:
-    """Return when a schedule is due and how, as ``schedule`` takes it; None stands for the default of ``catch_up``."""
+    """Return the timing of a schedule in the form of ``schedule``; None stands for the default of ``catch_up``."""
     catch_up = None if row.catch_up == (row.every or GRACE) else row.catch_up
     timing = {name: getattr(row, name) for name in ("every", "timezone", "jitter", "overlap")}
     return {"line": row.line or None, "catch_up": catch_up, **timing}
@@ -128,7 +128,7 @@ def timing_of(row: Schedule) -> dict[str, Any]:
 def save_schedule(row: Schedule, arguments: Mapping[str, Any], **timing: Any) -> ScheduleHandle:
     """Change the schedule of a row, or add it if the row has no ID yet, as operators do: in the context of its store.
 
-    ``timing`` is what ``timing_of`` returns. Role: web. Raises UnknownTask, PayloadInvalid, CronInvalid, OptionInvalid
+    ``timing`` has the form of ``timing_of``. Role: web. Raises UnknownTask, PayloadInvalid, CronInvalid, OptionInvalid
     naming the field, and EnqueueRefused; also OptionInvalid if the schedule is gone or was changed since the row was
     read (``CHANGED``), or there is one already: then nothing is changed.
     """
@@ -147,7 +147,7 @@ def save_schedule(row: Schedule, arguments: Mapping[str, Any], **timing: Any) ->
 
 
 def next_tick(line: str, timezone: str, every: timedelta | None, anchor_at: datetime, after: datetime) -> datetime:
-    """Return the first tick after an instant, in UTC. Raises CronInvalid for a line or a zone that is none."""
+    """Return the first tick after an instant, in UTC. Raises CronInvalid for an invalid line or zone."""
     if every is not None:
         return anchor_at + ((after - anchor_at) // every + 1) * every
     return _next_of_line(line, timezone, after)
@@ -160,11 +160,11 @@ def _next_of_line(line: str, timezone: str, after: datetime) -> datetime:
 
 
 def pause_schedules(schedules: Schedules, *, by: str = "", using: str | None = None) -> list[ActionResult[int | str]]:
-    """Pause schedules: no tick fires, and none is owed later. Role: operator, worker, web.
+    """Pause schedules: no tick fires, nor is made up for later. Role: operator, worker, web.
 
-    ``schedules`` is a handle, an id or a key, or several of them; the results are in their order. A key is that of the
-    current store, of none without one; the web role reaches no other. ``by`` is recorded. In the caller's transaction;
-    ``using`` defaults to the alias of the job tables. Raises OptionInvalid.
+    ``schedules`` is a handle, an id or a key, or several of them; the results are in their order. A key is one of the
+    current store, or of no store outside one; the web role reaches no other. ``by`` is recorded. In the caller's
+    transaction; ``using`` defaults to the alias of the job tables. Raises OptionInvalid.
     """
     return _results(schedules, "pause", gettext("it is paused already"), by=by, using=using)
 
