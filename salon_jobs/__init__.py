@@ -1,8 +1,8 @@
 """Background jobs, cron, tenant context and a transactional outbox for Django on PostgreSQL.
 
-What an application needs every day is imported from here. Types and less common functions are in
-``salon_jobs.jobs``, ``salon_jobs.tenancy`` and ``salon_jobs.outbox``; operators' verbs in ``salon_jobs.control``;
-model constraints and migration operations in ``salon_jobs.access``; helpers for tests in ``salon_jobs.testing``.
+Names for everyday use are imported from here. Types and less common functions are in ``salon_jobs.jobs``,
+``salon_jobs.tenancy`` and ``salon_jobs.outbox``; operators' verbs in ``salon_jobs.control``; model constraints and
+migration operations in ``salon_jobs.access``; helpers for tests in ``salon_jobs.testing``.
 
 Each name loads its modules when it is first used: a process that only reads models starts without them.
 """

@@ -29,7 +29,7 @@ class SalonJobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def new_listener(self, *args: Any, **options: Any) -> Any:
-        """Return a ``Listener``, for what is below it in the layers, and whose process seldom needs one."""
+        """Return a ``Listener`` for lower layers; their processes seldom need one."""
         return import_string("salon_jobs.process.listener.Listener")(*args, **options)
 
     def import_models(self) -> None:
@@ -41,13 +41,13 @@ class SalonJobsConfig(AppConfig):
     def ready(self) -> None:
         """Register checks and Sentry, then import the task and cron modules.
 
-        Raises ConfigurationError if messages are configured without the name that they carry.
+        Raises ConfigurationError if messages are configured without the producer name that they carry.
         """
         from salon_jobs.db.formats import write_readably  # noqa: PLC0415
         from salon_jobs.db.read_only import leave_read_only_servers  # noqa: PLC0415
 
         keys = given_keys("OUTBOX")
-        if keys - {"SOURCES"} and "PRODUCER" not in keys:  # which consumers need
+        if keys - {"SOURCES"} and "PRODUCER" not in keys:  # consumers need only these
             from salon_jobs.conf.sections import OutboxSettings  # noqa: PLC0415
 
             OutboxSettings().require_producer()
@@ -88,13 +88,13 @@ def _late(path: str) -> Callable[..., Any]:
 
 
 def _require_store(connection: BaseDatabaseWrapper, **options: Any) -> None:
-    """Have a new connection refuse statements on stores' tables outside a store, where STRICT applies."""
+    """Make a new connection refuse statements on stores' tables outside a store, where STRICT applies."""
     if connection.vendor == "postgresql" and is_strict():
         _late("access.strict.refuse_without_store")(connection=connection)
 
 
 def _install_eager() -> None:
-    """Run jobs in the process that enqueues them, where EAGER says so."""
+    """Run jobs in the process that enqueues them, where EAGER applies."""
     try:
         if not is_eager():
             return
@@ -106,7 +106,7 @@ def _install_eager() -> None:
 
 
 def _install_sentry() -> None:
-    """Report to Sentry if SENTRY is True, or by default if the project has imported the SDK by now."""
+    """Report to Sentry if SENTRY is True, or by default if the project has already imported the SDK."""
     loaded = sys.modules.get("sentry_sdk") is not None
     try:
         wanted = conf.sentry if is_given("SENTRY") else None

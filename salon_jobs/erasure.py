@@ -1,4 +1,4 @@
-"""Export and erasure of everything salon_jobs holds about one store."""
+"""Export and erasure of all rows of one store."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _rows(table: ErasedTable, using: str) -> Any:
 def pages(table: ErasedTable, store_id: StoreId, *, using: str) -> Iterator[QuerySet[Any]]:
     """Yield the store's rows in pages of ascending ids. If no index covers the store, this reads every row.
 
-    Leaves out rows written meanwhile in pages already read. A page can be empty.
+    Leaves out rows written later in pages already read. A page can be empty.
     """
     rows = _rows(table, using).order_by("pk")
     own = rows.filter(store_id=store_id)
@@ -83,7 +83,7 @@ def pages(table: ErasedTable, store_id: StoreId, *, using: str) -> Iterator[Quer
 
 
 class StoreState(NamedTuple):
-    """What is live in a store: its numbers of running and waiting jobs, and the ids of unsent messages."""
+    """Live work of a store: its numbers of running and waiting jobs, and the ids of unsent messages."""
 
     running: int
     waiting: int
@@ -91,7 +91,7 @@ class StoreState(NamedTuple):
 
 
 def store_state(store_id: StoreId, *, using: str) -> StoreState:
-    """Return what is live. Reads every message. Role: operator, worker."""
+    """Return the live work. Reads every message. Role: operator, worker."""
     unsent: list[int] = []
     for page in pages(MESSAGES, store_id, using=using):
         unsent += page.filter(status__in=[MessageStatus.PENDING, MessageStatus.FAILED]).values_list("pk", flat=True)
@@ -116,7 +116,7 @@ def erase_store(
     """Delete the store's jobs, errors, messages, inbox rows and limits; return the counts. Role: operator.
 
     Skips the ``unsent`` messages first, so that no relay sends them; leaves running jobs, and messages written since.
-    Each batch is a transaction: what was erased before an error stays erased, and the call can be repeated. Logs
+    Each batch is a transaction: rows erased before an error stay erased, and the call can be repeated. Logs
     ``store_erased`` with the counts. Raises database errors.
     """
     skip_messages(unsent, using=using)
@@ -131,7 +131,7 @@ def erase_store(
                 counts[table.name] += delete_rows(batch, using=using)
             progress(table.name, counts[table.name])
 
-    # A flow of the store can have members of no store, which would wait for ever.
+    # A flow of the store can have members of no store, which would wait forever.
     members = models.FlowMember.objects.using(using).filter(store_id=store_id, outcome=None).values("pk")
     waiting = models.Job.objects.using(using).filter(pk__in=members, state=JobState.QUEUED)
     with transaction.atomic(using=using):  # so that none of them starts because another is cancelled

@@ -1,6 +1,6 @@
 """Signals of a job's life. A signal without receivers costs nothing.
 
-The sender is the task. Django logs what a receiver raises; it changes nothing.
+The sender is the task. Django logs errors of receivers; they have no effect.
 """
 
 from asyncio import CancelledError
@@ -14,19 +14,19 @@ from salon_jobs.core.errors import Interrupted
 
 
 class _JobSignal(Signal):
-    """Signal whose receivers may raise anything: ``send_robust`` of Django lets a SystemExit through.
+    """Signal with receivers that may raise anything: ``send_robust`` of Django lets a SystemExit through.
 
     An interrupt of the run passes.
     """
 
     def _live_receivers(self, sender: object) -> Any:
-        # Django 5.0 to 6.1: those called here, and those awaited.
+        # Django 5.0 to 6.1: synchronous receivers, and asynchronous ones.
         calls, coroutines = super()._live_receivers(sender)
         return [_tamed(each) for each in calls], [_tamed_coroutine(each) for each in coroutines]
 
 
 class ReceiverRaised(Exception):
-    """Raised in place of what a receiver raised that is no ``Exception``, such as SystemExit."""
+    """Raised in place of a receiver's error that is not an ``Exception``, such as SystemExit."""
 
 
 def _tamed(receiver: Callable[..., object]) -> Callable[..., object]:

@@ -1,4 +1,4 @@
-"""Operators' verbs: what each changes, takes, asks and says, for the commands and the admin alike.
+"""Operators' verbs: effect, arguments, question and success message of each, for commands and admin.
 
 ``salon_jobs.control`` is the same for host code: it has the functions, with their types.
 """
@@ -37,10 +37,10 @@ from salon_jobs.schedules import stored as schedules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """What operators can do to rows of one model.
+    """An action of operators on rows of one model.
 
-    Most ``change`` rows: the function takes their values of ``key`` and ``using``, with ``takes_by`` who does it, and
-    the arguments in ``takes``; it returns a result for each, in their order. Others have a face of their own.
+    Most ``change`` rows: the function takes their values of ``key`` and ``using``, with ``takes_by`` the acting user,
+    and the arguments in ``takes``; it returns a result for each, in their order. Others have their own interface.
     """
 
     name: str
@@ -51,13 +51,13 @@ class Verb:
     for_stores: bool = False
     key: str = "pk"
     takes_by: bool = False
-    # Optional arguments, with what is said of each instead of ``done``, and what is said if all are missing but needed.
+    # Optional arguments: the success message of each instead of ``done``, and the error if all are missing but needed.
     takes: Mapping[str, str] = field(default_factory=dict[str, str])
     nothing_given: str = ""
-    # What becomes of a row in each state; of one in any other, nothing.
+    # Effect on a row in each state; a row in any other state does not change.
     effects: Mapping[str, str] = field(default_factory=dict[str, str])
-    # The admin's name of it for selected rows (for one, without what is in brackets), what it asks before ("": nothing)
-    # and says after. The admin translates these texts when it shows them: they are also recorded, and the terminal's.
+    # The admin's name for selected rows (for one, without the text in brackets), its question before ("": none) and its
+    # success message. The admin translates these texts when it shows them: they are also recorded, and the terminal's.
     label: str = ""
     question: str = ""
     done: str
@@ -66,7 +66,7 @@ class Verb:
     in_rows: bool = False
     # Whether rows are changed in ascending order.
     oldest_first: bool = False
-    # The command's help ("": there is no command), what it says after, and the states of the rows that options select.
+    # The command's help ("": there is no command), its success message, and the states of the rows that options select.
     help: str = ""
     reported: str = ""
     matching: tuple[str, ...] = ()
@@ -84,14 +84,14 @@ class Verb:
         return not offered or state in offered
 
     def done_with(self, arguments: Mapping[str, Any], say: Callable[[str], str] = str) -> str:
-        """Return what the admin says after it, with these arguments; in English, for the record, unless translated."""
+        """Return the admin's success message for these arguments; in English, for the record, unless translated."""
         given = {name: value for name, value in arguments.items() if value is not False}
         said = [say(self.takes[name]).format(value) for name, value in given.items() if self.takes.get(name)]
         return say(_(" and ")).join(said) or say(self.done)
 
 
 def _named_scopes(sentence: str) -> str:
-    # Without reading the settings: Django's checks of the admin ask for it, and ours tell what is wrong with them.
+    # Without reading the settings: Django's checks of the admin need it, and ours report faults in the settings.
     scopes = gettext("queue, task or store") if is_given("STORE_MODEL") else gettext("queue or task")
     return gettext(sentence).format(scopes)
 
@@ -139,7 +139,7 @@ VERBS: Final = (
         effects={"failed": _RETRIED, "cancelled": _RETRIED},
         done=_("retried"),
         in_rows=True,
-        # What comes first in an order or a flow runs first. The others begin with what waits for the rest.
+        # The first job in an order or a flow runs first. The others begin with the jobs that wait for the rest.
         oldest_first=True,
         help="Queue failed and cancelled jobs again, due now or later; jobs without attempts left get one more.",
         reported="queued again",

@@ -1,6 +1,6 @@
-"""What people read of jobs, messages and limits, in their language: instants, durations, rates, and reasons.
+"""Translated texts for jobs, messages and limits: instants, durations, rates, and reasons.
 
-Logs, metrics and what is stored are not translated; they use ``core.units``.
+Logs, metrics and stored texts are not translated; they use ``core.units``.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _SCOPES: Final = {
 
 
 def rate_text(rate: float) -> str:
-    """Format a rate per second as a phrase, in the first unit in which it is whole."""
+    """Format a rate per second as a phrase, in the first unit that makes it whole."""
     number, _, unit = short_rate(rate).partition("/")
     return _RATES[unit] % {"number": number, "jobs": int(number) if number.isdecimal() else 2}
 
 
 def pause_details(by: str, at: datetime | None) -> str:
-    """Return "by … since …", without what is unknown; the time is in the time zone of ``at``."""
+    """Return "by … since …", without unknown parts; the time is in the time zone of ``at``."""
     known = {"user": by, "time": at and f"{at:%Y-%m-%d %H:%M %Z}"}
     if by:
         return (gettext("by %(user)s since %(time)s") if at else gettext("by %(user)s")) % known
@@ -52,12 +52,12 @@ def pause_details(by: str, at: datetime | None) -> str:
 
 
 def scope_words(kind: str, name: object) -> str:
-    """Format what a limit or pause applies to; a store by its name."""
+    """Format the scope of a limit or pause; a store by its name."""
     return gettext(_SCOPES[kind]) % {"name": name}
 
 
 def refusal(state: str, allowed: str) -> str:
-    """Return why a verb does not change a row: its state, and ``allowed``, which says in which states it would."""
+    """Return why a verb does not change a row: its state, and ``allowed``, the states in which it would."""
     return gettext("it is %(state)s; %(allowed)s") % {"state": gettext(state), "allowed": allowed}
 
 
@@ -77,7 +77,7 @@ def followed(follows: Mapping[str, Any]) -> str:
     return said % {**follows, "jobs": f"{follows['jobs']:,}"}
 
 
-# Of the reasons that are codes of ours; of those of errors, the reference has a list.
+# Reasons that are codes of ours; for codes of errors, the reference has a list.
 _REASONS: Final = {
     "attempts_exhausted": gettext_noop("its last attempt failed"),
     "not_retried": gettext_noop("its error is not retried"),
@@ -86,12 +86,12 @@ _REASONS: Final = {
 }
 
 
-# What schedule_results and cron_results say of a job that was gone before its tick could be written to.
+# Outcomes in schedule_results and cron_results for a job that was gone before its tick could be updated.
 ENDED: Final = gettext_noop("ended")
 
 
 def became_of(outcome: str | None) -> str:
-    """Return what became of a tick, in words: its state, and the reason; one that is no code of ours as recorded."""
+    """Return the outcome of a tick in words: its state, and the reason; a foreign code as recorded."""
     state, colon, reason = (outcome or ENDED).partition(":")
     reason = reason.strip()
     if state == JobState.CANCELLED and reason == JobState.CANCELLED:
@@ -100,7 +100,7 @@ def became_of(outcome: str | None) -> str:
 
 
 def pause_of(row: Any) -> str:
-    """Return "paused", and what ``who_paused`` returns."""
+    """Return "paused", and the result of ``who_paused``."""
     return f"{gettext('paused')} {who_paused(row)}".rstrip()
 
 
@@ -110,7 +110,7 @@ def who_paused(row: Any) -> str:
 
 
 def override_of(row: Any, declared_line: str) -> str:
-    """Return instead of which declared line an entry has its own, by whom and since when; "" if it has none."""
+    """Return which declared line an override replaces, by whom and since when; "" without an override."""
     if not row.line:
         return ""
     at = row.overridden_at and timezone.localtime(row.overridden_at)

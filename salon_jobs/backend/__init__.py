@@ -44,7 +44,7 @@ R = TypeVar("R")
 
 
 def wait(result: TaskResult[..., Any], timeout: timedelta | float) -> Any:
-    """Wait for the end of a result's job as ``JobHandle.wait`` does; return what the task returned, if that is kept.
+    """Wait for the end of a result's job as ``JobHandle.wait`` does; return the task's return value, if that is kept.
 
     The result itself stays as it was read: call its ``refresh``.
     """
@@ -69,7 +69,7 @@ def _handle_of(result: TaskResult[..., Any]) -> JobHandle:
 def call(task: Task[P, Any], *args: P.args, **kwargs: P.kwargs) -> Call[P]:
     """Return one call of a task, for ``salon_jobs.schedule``. The task's own ``call`` runs it.
 
-    Its jobs are those of the store whose context is open here, or of none, as those of ``enqueue``. Raises TaskInvalid
+    Its jobs are those of the store in the open context, or of no store, like those of ``enqueue``. Raises TaskInvalid
     for a task of another backend, InvalidTask for one with ``run_after``, PayloadInvalid.
     """
     registry.declaration_of(task)
@@ -139,16 +139,16 @@ class SalonJobsBackend(BaseTaskBackend):
         task_enqueued.send_robust(type(self), task_result=result)
         if enqueue.at_once:
             enqueue.returned(None)
-            with suppress(TaskResultDoesNotExist):  # nothing is known of a job that keeps no result
+            with suppress(TaskResultDoesNotExist):  # a job without a kept result leaves no record
                 result.refresh()
         return cast("TaskResult[P, R]", result)
 
     def declaration_of(self, task: AnyTask) -> handlers.TaskHandler:
-        """Return what workers, cron and test helpers know of a task, registering it. Raises TaskInvalid."""
+        """Return the declaration of a task for workers, cron and test helpers, registering it. Raises TaskInvalid."""
         return handlers.handler_of(task)
 
     def get_result(self, result_id: str) -> AnyResult:
-        """Read a result of this alias, whatever its store. Raises TaskResultDoesNotExist."""
+        """Read a result of this alias, in any store. Raises TaskResultDoesNotExist."""
         if (public_id := as_uuid(result_id)) is None:
             raise TaskResultDoesNotExist(result_id)
         record = load_result(public_id)

@@ -61,7 +61,7 @@ else:
 
 
 def unheard_receivers() -> list[str]:
-    """Return the receivers of the backport's signals that nothing calls, since Django has signals of its own.
+    """Return the receivers of the backport's signals that are never called, since Django has its own signals.
 
     By their dotted paths; without those of the backport itself.
     """

@@ -1,4 +1,4 @@
-"""Handlers by which workers run the tasks of this backend, and find those whose modules are not imported yet."""
+"""Handlers by which workers run the tasks of this backend, and the search for tasks in modules not yet imported."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _OF_THE_WORKER: Final = ("timeout", "backoff", "at_most_once")
 
 
 def effective(task: AnyTask, name: str) -> Any:
-    """Return an option of a task, by default that of its backend's OPTIONS."""
+    """Return an option of a task; the default is that of its backend's OPTIONS."""
     return option(task, name, task.get_backend().options.get(name))
 
 
@@ -73,7 +73,7 @@ def options_of(task: AnyTask) -> JobOptions:
 
 
 class PayloadUnwritable(PayloadInvalid, ValueError):
-    """An argument that jsonb cannot hold, as ours and as Django's own backends raise it."""
+    """An argument that jsonb cannot hold: an error of ours and of Django's own backends at once."""
 
 
 class TaskHandler:
@@ -95,7 +95,7 @@ class TaskHandler:
 
     @property
     def task(self) -> AnyTask:
-        """The declared task: the one that its module holds, or else the first that was made of the function."""
+        """The declared task: the one in its module, or else the first one made of the function."""
         if self._declared is None:
             module: object = sys.modules.get(self.func.__module__)
             found = reduce(lambda held, name: getattr(held, name, None), self.func.__qualname__.split("."), module)
@@ -106,7 +106,7 @@ class TaskHandler:
 
     @property
     def signature(self) -> inspect.Signature:
-        """What enqueueing it takes."""
+        """The arguments that enqueueing it takes."""
         signature = inspect.signature(self.func)
         parameters = [*signature.parameters.values()][1 if self.task.takes_context else 0 :]
         return signature.replace(parameters=parameters)
@@ -133,7 +133,7 @@ class TaskHandler:
         return self
 
     def check_reach(self, task: AnyTask) -> None:
-        """Raise InvalidTask if the task differs from the declared one in options that the worker reads from that."""
+        """Raise InvalidTask if the task differs from the declared one in options that the worker reads from it."""
         if task is self.task:
             return
         for name in _OF_THE_WORKER:
@@ -152,7 +152,7 @@ class TaskHandler:
             raise PayloadInvalid(f"task {self.name!r}: {error}") from error
 
     def call_of(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskCall:
-        """Return the call that a task enqueues. Raises TypeError or ValueError that names what is not JSON."""
+        """Return the call that a task enqueues. Raises TypeError or ValueError naming the argument that is not JSON."""
         try:
             arguments: Any = normalize_json(_with_text({"args": args, "kwargs": kwargs}))
         except (TypeError, ValueError, RecursionError):
@@ -165,7 +165,7 @@ class TaskHandler:
     def job_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> NewJob:
         """Return the job that enqueueing these arguments adds. Raises PayloadInvalid, InvalidTask.
 
-        Without ``args``, those that only a position can give may be named, as ``named`` does.
+        Without ``args``, positional-only arguments may be named, as ``named`` does.
         """
         if not args:
             args, kwargs = self._placed(kwargs)
@@ -196,20 +196,20 @@ class TaskHandler:
             raise PayloadUnwritable(text) from error
 
     def stored_job(self, store_id: StoreId | None, payload: str, /) -> NewJob:
-        """Return the job of a call that was stored. Raises PayloadInvalid, InvalidTask; TypeError for a job key."""
+        """Return the job of a stored call. Raises PayloadInvalid, InvalidTask; TypeError for a job key."""
         call: TaskCall = self.decode(payload, store_id)["call"]
         task = call.task(self.task)
         return replace(self.new_job(task, call, job_key(task, call.args, call.kwargs)), store_id=store_id)
 
     def stored(self, name: str, value: object) -> object:
-        """Return one argument as a payload holds it. Raises PayloadInvalid for a name that the function has not."""
+        """Return one argument in its form in a payload. Raises PayloadInvalid for an unknown name."""
         parameters = self.signature.parameters
         if name not in parameters and all(each.kind is not each.VAR_KEYWORD for each in parameters.values()):
             raise PayloadInvalid(f"task {self.name!r} has no argument {name!r}; {suggest(name, parameters)}")
         return _as_json(name, value)
 
     def named(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments that a payload holds, by name, and what it holds if they do not fit any more."""
+        """Return the arguments of a payload by name, or its raw content if they no longer fit."""
         call = TaskCall.of(payload)
         if call is None:
             return payload
@@ -226,7 +226,7 @@ class TaskHandler:
     def _placed(self, named: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Return named arguments by position and by keyword: all by keyword, if none needs a position."""
         parameters = self.signature.parameters
-        # ``named`` names no **kwargs: what is called so is one of them.
+        # ``named`` does not group **kwargs: an argument with that name is one of them.
         given = {
             name: named[name]
             for name, each in parameters.items()
@@ -254,7 +254,7 @@ class TaskHandler:
     def decode(self, payload: str, store_id: StoreId | None, /) -> dict[str, Any]:
         """Read a job's payload. Raises PayloadInvalid if this backend did not write it.
 
-        It is PayloadUnknown if another release wrote it, for a function with other arguments or for another alias.
+        Raises PayloadUnknown if another release wrote it, for a function with other arguments or for another alias.
         """
         invalid = f"task {self.name!r}: the payload was not written by django.tasks; enqueue the task itself"
         try:
@@ -270,7 +270,7 @@ class TaskHandler:
         return {"call": call}
 
     def _unknown_argument(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return in words what the function does not take of a call; "" if it takes all. What it lacks is not asked."""
+        """Return in words the arguments that the function does not take; "" if it takes all. Ignores missing ones."""
         most, names = self._accepted
         if most is not None and len(args) > most:
             return f"argument {len(args)} by position"
@@ -333,7 +333,7 @@ class TaskHandler:
             if (result := _ended(self, run, state, error)) is None:
                 return
             send = partial(task_finished.send_robust, type(task_backends[result.backend]), task_result=result)
-        except Exception:  # the database is away, or the alias is gone from TASKS
+        except Exception:  # the database is away, or the alias has been removed from TASKS
             logger.exception("task_finished of job %s could not be sent", run.job.id)
             return
         if error is None:
@@ -349,11 +349,11 @@ class TaskHandler:
                 _is_logged.reset(told)
 
 
-# While receivers are told of a failure, which the record ``job_failed`` has described.
+# Set while receivers learn of a failure, which the record ``job_failed`` has described.
 _is_logged: ContextVar[bool] = ContextVar("salon_jobs_failure_is_logged", default=False)
 
 
-# One failure is one record: Django's own says less.
+# One failure is one record: Django's own has less detail.
 logging.getLogger(LOGGER).addFilter(lambda record: record.levelno < logging.ERROR or not _is_logged.get())
 
 
@@ -375,9 +375,9 @@ def handler_of(task: AnyTask) -> TaskHandler:
 
 
 def find(path: str) -> TaskHandler | None:
-    """Return the handler of the task with this dotted path, importing it; None if it is no task of this backend.
+    """Return the handler of the task with this dotted path, importing it; None unless it is a task of this backend.
 
-    The path comes from a row, so modules that run when imported are left alone: ``__main__``, and Python's own.
+    The path comes from a row, so modules with effects when imported are left alone: ``__main__``, and Python's own.
     """
     if path not in _handlers:
         parts = path.split(".")
@@ -392,7 +392,7 @@ def find(path: str) -> TaskHandler | None:
 
 
 def _as_json(name: object, value: object) -> Any:
-    """Return an argument as JSON holds it. Raises TypeError or ValueError that names it."""
+    """Return an argument in JSON's form. Raises TypeError or ValueError that names it."""
     try:
         return normalize_json(_with_text(value))
     except (TypeError, ValueError, RecursionError) as error:
@@ -417,12 +417,12 @@ async def _awaited_and_checked(value: Awaitable[Any]) -> Any:
 
 
 def _normalized(value: Any) -> Any:
-    """Return what Django's own interface makes of a result. Raises TypeError or ValueError."""
+    """Return a result in the form of Django's own interface. Raises TypeError or ValueError."""
     return json.loads(json.dumps(normalize_json(_with_text(value))))
 
 
 def _with_text(value: Any) -> Any:
-    """Return a value with lazy text as text in the language of now, which ``normalize_json`` does not take."""
+    """Return a value with lazy text as text in the current language, since ``normalize_json`` does not take it."""
     if isinstance(value, Promise):
         return str(value)
     if isinstance(value, Mapping):
@@ -434,7 +434,7 @@ def _with_text(value: Any) -> Any:
 
 @dataclass
 class _Begun(Extension):
-    """The result that a run began with, and its receivers of ``task_started`` got."""
+    """The result at the start of a run, as passed to receivers of ``task_started``."""
 
     result: BackendResult
 
@@ -469,7 +469,7 @@ def _ended(handler: TaskHandler, run: EndedRun, state: JobState, error: BaseExce
         return None if record is None or call is None else result_of(record, call.task(handler.task), call)
     result = copy(begun.result)
     update(result, status=STATUS[state], finished_at=to_project(datetime.now(UTC)))
-    if run.finished:  # by current_job().finish(): what the function returned came too late
+    if run.finished:  # by current_job().finish(): the function's return value came too late
         kept, passed = run.result, run.extension(FinishedWith)
         value = passed and passed.result if kept is None else msgspec.json.decode(kept.value)
         update(result, _return_value=value)
@@ -481,7 +481,7 @@ def _ended(handler: TaskHandler, run: EndedRun, state: JobState, error: BaseExce
 
 
 def _can_import(path: str) -> bool:
-    """Return whether a task of this backend has this dotted path. Logs what its module raises."""
+    """Return whether a task of this backend has this dotted path. Logs errors of its module."""
     try:
         return find(path) is not None
     except (Exception, SystemExit):
@@ -490,7 +490,7 @@ def _can_import(path: str) -> bool:
 
 
 def _find_waiting(using: str) -> bool:
-    """Import the tasks of this backend that jobs wait for; return whether there were any."""
+    """Import the tasks of this backend that waiting jobs name; return whether there were any."""
     known = [*registry.task_names(), *_no_tasks]
     parameters = {"tasks": known, "backends": list(task_backends)}
     waiting = statements.rows("tasks_to_import", parameters, using=using)

@@ -37,7 +37,7 @@ _ENDS: Final = {DISCARD_CLASS, CANCEL_CLASS, "salon_jobs.core.errors.Expired"}
 class BackendResult(AnyResult):
     """Result of one job. Unlike Django's, which holds lists, it can be a member of a set.
 
-    The one that ``enqueue`` returns also has the number of its job.
+    The result that ``enqueue`` returns also has the number of its job.
     """
 
     __slots__ = ("job_id",)
@@ -48,10 +48,10 @@ class BackendResult(AnyResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCall:
-    """One call of a task as its job's payload holds it: the arguments, and how it was enqueued.
+    """One call of a task in the form of its job's payload: the arguments and the options of its enqueue.
 
     ``changes`` are the options in which the enqueued task differs from the declared one. ``fits`` is False if the
-    function that was enqueued did not take the arguments either, so that no release will.
+    enqueued function did not take the arguments either, so that no release will.
     """
 
     backend: str
@@ -93,7 +93,7 @@ class TaskCall:
 
 
 def changes_of(task: AnyTask, declared: AnyTask) -> dict[str, Any]:
-    """Return the options of a task that differ from the declared one, of those that one enqueue can change."""
+    """Return a task's options that differ from the declared ones, among those that one enqueue can change."""
     if task is declared:
         return {}
     return {name: option(task, name) for name in ENQUEUED if option(task, name) != option(declared, name)}
@@ -142,7 +142,7 @@ def update(result: BackendResult, **values: Any) -> None:
 def _worker_ids(record: JobRecord) -> list[str]:
     """Return the worker of each attempt, or "" if it is not recorded.
 
-    A process that died left an error but no attempt that counts, so the attempts are the last of those recorded.
+    A process that died left an error but no attempt that counts, so the attempts are the last recorded ones.
     """
     known = record.worker_ids[-record.attempts :] if record.attempts else ()
     ids = ["" if each is None else str(each) for each in known]

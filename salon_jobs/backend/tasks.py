@@ -99,7 +99,7 @@ class UsingOptions(_JobTaskOptions, total=False):
 if TYPE_CHECKING:
 
     class TypedTask(Task[P, R]):
-        """What type checkers see of a task declared with ``task``, which is a ``JobTask``."""
+        """Type checkers' view of a task declared with ``task``, which is a ``JobTask``."""
 
         def using(self, **options: Unpack[UsingOptions]) -> TypedTask[P, R]: ...
 
@@ -148,9 +148,9 @@ def task(function: Any = None, /, *, takes_context: bool = False, **options: Unp
 
 
 _OURS: Final = tuple(_JobTaskOptions.__annotations__)
-# Those that ``OPTIONS`` can have, too.
+# Options that ``OPTIONS`` can have, too.
 BACKEND_OPTIONS: Final = tuple(name for name in _OURS if name != "job_key")
-# What one enqueue can change of a task. The worker reads the rest from the task as declared.
+# Options of a task that one enqueue can change. The worker reads the rest from the task as declared.
 ENQUEUED: Final = (
     "priority",
     "queue_name",
@@ -208,7 +208,7 @@ def import_task(path: str) -> AnyTask:
 
 
 def changed(task: AnyTask, changes: Mapping[str, Any]) -> AnyTask:
-    """Return a copy with other values, which are not checked: the settings may refuse now what was enqueued."""
+    """Return a copy with other values, without checking them: the settings may now refuse earlier options."""
     if all(getattr(task, name) == value for name, value in changes.items()):
         return task
     copy = object.__new__(type(task))

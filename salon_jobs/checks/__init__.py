@@ -1,4 +1,4 @@
-"""System checks. Each message says what is wrong and how to fix it."""
+"""System checks. Each message names the fault and its remedy."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _SHOWN: Final = 5
 
 
 def check_database(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Compare the live database with what is declared and with the tasks' timeouts, unless migrations are pending.
+    """Compare the live database with the declaration and with the tasks' timeouts, unless migrations are pending.
 
-    If one of the aliases leads to it, perhaps past a pooler; by ``DATABASE``, whose user and routes are declared.
+    Only if one of the aliases leads to it, perhaps past a pooler; by ``DATABASE``, whose user and routes are declared.
     """
     try:
         using = conf.database
@@ -126,7 +126,7 @@ _WHERE: Final = "(its address: pip show --verbose salon-jobs)"
 
 
 def _settings_hint(fault: str) -> str:
-    """Return the hint for an error of the settings; it names the setting with which the error's text begins."""
+    """Return the hint for an error of the settings; it names the setting at the beginning of the error's text."""
     if " unknown key " in fault:
         return f"rename or remove the key; Settings in the documentation lists all {_WHERE}"
     key = re.match(r"SALON_JOBS(\['.+?'\])*", fault)
@@ -174,7 +174,7 @@ def _check_pool(database: str) -> Iterator[CheckMessage]:
 
 
 _APP: Final = "salon_jobs"
-# Commands whose names other apps use as well (Django Channels has a runworker), and our subcommands that run the same.
+# Commands with names that other apps use as well (Django Channels has a runworker), and our equivalent subcommands.
 _SERVICES: Final = {
     "runworker": "worker",
     "runscheduler": "scheduler",
@@ -184,7 +184,7 @@ _SERVICES: Final = {
 
 
 def _check_commands() -> Iterator[CheckMessage]:
-    """Warn where another app's command wins over ours."""
+    """Warn where another app's command takes precedence over ours."""
     winners = get_commands()
     if not conf.roles.one_user and winners["migrate"] != _APP:
         hint = (
@@ -204,7 +204,7 @@ def _check_commands() -> Iterator[CheckMessage]:
 
 
 def check_consumers() -> list[CheckMessage]:
-    """Check that the tasks exist, that the sources can be created, and that a job accepts what they deliver."""
+    """Check that the tasks exist, that the sources can be created, and that a job accepts their messages."""
     found: list[CheckMessage] = []
     for name, settings in conf.consumers.items():
         try:
@@ -280,7 +280,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def check_crontab() -> list[CheckMessage]:
-    """Warn of cron entries that start nothing, since the backend of their tasks is not ours."""
+    """Warn of cron entries that start nothing, since their tasks have a backend that is not ours."""
     if not cron_entries.left_out:
         return []
     listed = [f"{name!r} (of {backend})" for name, backend in cron_entries.left_out.items()]
@@ -293,7 +293,7 @@ def check_crontab() -> list[CheckMessage]:
 
 
 def check_task_signals() -> list[CheckMessage]:
-    """Warn of receivers of ``django_tasks.signals`` where only those of ``django.tasks`` are sent."""
+    """Warn of receivers of ``django_tasks.signals`` where only the signals of ``django.tasks`` are sent."""
     framework = sys.modules.get("salon_jobs.backend.framework")  # loaded where TASKS names our backend
     unheard: list[str] = [] if framework is None else framework.unheard_receivers()
     if not unheard:

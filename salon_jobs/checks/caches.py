@@ -27,7 +27,7 @@ _DEEPEST: Final = 8
 
 
 def check_caches(**_: Any) -> list[CheckMessage]:
-    """Check that caches of pages and of sessions suit stores, unless each store has a host name of its own.
+    """Check that caches of pages and of sessions suit stores, unless each store has its own host name.
 
     Loads the URLs.
     """
@@ -76,7 +76,7 @@ def _check_pages(known: Mapping[str, Mapping[str, Any]], of_middleware: str) -> 
 
 
 def _has_store(path: str, view: Any, *, by_middleware: bool) -> bool:
-    """Return whether a view runs as a store: by the middleware, or as one of Django REST framework's."""
+    """Return whether a view runs as a store: by the middleware, or as a view of Django REST framework."""
     framework = sys.modules.get("salon_jobs.integrations.rest_framework")
     if framework is not None and issubclass(getattr(view, "cls", object), framework.TenantAPIView):
         return True
@@ -95,17 +95,17 @@ def _views(resolver: URLResolver | None = None, prefix: str = "/") -> Iterator[t
 
 
 def _aliases(view: Any) -> set[str]:
-    """Return the caches in which a view caches its pages, whichever way ``cache_page`` decorates it."""
+    """Return the caches in which a view caches its pages, for each way in which ``cache_page`` can decorate it."""
     found = _in_closures(view, _DEEPEST)
     kind = getattr(view, "view_class", getattr(view, "cls", None))
-    actions: dict[str, str] = getattr(view, "actions", None) or {}  # of a viewset, which names its own methods
+    actions: dict[str, str] = getattr(view, "actions", None) or {}  # a viewset names its own methods
     for name in (*_METHODS, *actions.values()) if kind is not None else ():
         found |= _in_closures(getattr(kind, name, None), _DEEPEST)
     return found
 
 
 def _in_closures(value: Any, depth: int) -> set[str]:
-    """Look for ``CacheMiddleware`` in what a decorated function refers to: an instance, or the decorator to be."""
+    """Look for ``CacheMiddleware`` in the references of a decorated function: an instance, or the future decorator."""
     if isinstance(value, CacheMiddleware):
         return {str(value.cache_alias)}
     if isinstance(value, partial):

@@ -1,4 +1,4 @@
-"""Checks that models which belong to stores declare it, and that nothing of theirs leads past the store."""
+"""Checks that models of stores declare it, and that none of their references leads past the store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Declared: TypeAlias = Mapping[type[Model], AccessConstraint]
 
 
 def check_isolation() -> list[CheckMessage]:
-    """Check that models which belong to stores declare it, and that their keys include the store."""
+    """Check that models of stores declare it, and that their keys include the store."""
     using = conf.database
     if conf.store_model is None or connections[using].vendor != "postgresql":
         return []
@@ -96,7 +96,7 @@ def _check_routers(models: Sequence[type[Model]], using: str) -> Iterator[CheckM
 
 
 def _check_managed(declared: Declared) -> Iterator[CheckMessage]:
-    """Refuse what only seems to isolate: migrations leave out constraints of tables that Django does not create."""
+    """Refuse models that only seem isolated: migrations leave out constraints of tables that Django does not create."""
     unmanaged = [(model, isolation) for model, isolation in declared.items() if not model._meta.managed]
     if not any(isinstance(isolation, StoreIsolation) for _, isolation in unmanaged):
         return
@@ -110,7 +110,7 @@ def _check_managed(declared: Declared) -> Iterator[CheckMessage]:
 
 
 def _of_stores(models: Sequence[type[Model]], declared: Declared, store: type[Model]) -> set[type[Model]]:
-    """Return the models with data of stores: those isolated, and undeclared ones that lead to them by references."""
+    """Return the models with data of stores: isolated ones, and undeclared ones that lead to them by references."""
     found = {store, *(model for model in models if isinstance(declared.get(model), StoreIsolation))}
     others = {model: {_target(key) for key in _foreign_keys(model)} for model in models if model not in declared}
     while more := {model for model, targets in others.items() if model not in found and targets & found}:
@@ -203,7 +203,7 @@ def _check_through(
 
 
 def _parents(model: type[Model], declared: Declared) -> set[type[Model]]:
-    """Return a model, and those through which its rows belong to stores."""
+    """Return a model, and the parents through which its rows belong to stores."""
     found, more = set[type[Model]](), {model}
     while more:
         found |= more
@@ -240,14 +240,14 @@ def _check_names(model: type[Model], constraint: AccessConstraint) -> Iterator[C
 
 
 def _is_generated(key: Any) -> bool:
-    """Return whether a primary key is none that a user chooses, and could so find out whether it is taken."""
+    """Return whether users cannot choose a primary key, and so cannot find out whether it is taken."""
     return isinstance(key, AutoField) or key.is_relation or key.has_default() or key.has_db_default()
 
 
 def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[CheckMessage]:
     meta = model._meta
     fields: list[Any] = [meta.get_field(name) for name in (isolation.field, *isolation.through) if name]
-    # The table of a ManyToManyField is unique by both sides, one of which is the store's.
+    # The table of a ManyToManyField is unique by both sides, and one of them is the store's.
     if meta.auto_created or (isolation.field and is_store_model(model, fields[0])):
         return
     stores = {name for field in fields for name in (field.name, field.attname)}
@@ -337,7 +337,7 @@ def _same_store_keys(model: type[Model]) -> list[SameStoreForeignKey]:
 
 
 def _foreign_keys(model: type[Model]) -> list[Any]:
-    """Return a model's references; Django's own checks name those to models that are not installed."""
+    """Return a model's references; Django's own checks report references to models that are not installed."""
     return [field for field in model._meta.local_fields if isinstance(field.related_model, type)]
 
 

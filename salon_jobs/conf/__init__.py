@@ -45,7 +45,7 @@ def middleware() -> tuple[str, ...]:
 
 
 def has_urls() -> bool:
-    """Return whether the project has views: one of workers alone needs no ROOT_URLCONF."""
+    """Return whether the project has views: a project of workers only needs no ROOT_URLCONF."""
     return bool(getattr(django_settings, "ROOT_URLCONF", None))
 
 
@@ -69,12 +69,12 @@ def is_given(key: str) -> bool:
 
 
 def given_keys(section: str) -> set[str]:
-    """Return the keys that the settings contain in one nested section, whatever their values."""
+    """Return the keys that the settings contain in one nested section, with any values."""
     return set(getattr(django_settings, "SALON_JOBS", {}).get(section, ()))
 
 
 def store_arguments() -> tuple[str, ...]:
-    """Return how a store task's handler may call its store: ``store_id``, or as the store model is called.
+    """Return the argument names that a store task's handler may use for its store: ``store_id``, or the store model's.
 
     ``accounts.SalonChain`` allows ``salon_chain_id`` and ``salonchain_id``. Reads no other setting.
     """
@@ -91,12 +91,12 @@ def is_strict() -> bool:
 
 
 def in_tests() -> bool:
-    """Return whether Django's test runner or pytest-django is at work: they collect the mails of tests in an outbox."""
+    """Return whether Django's test runner or pytest-django is running: they collect the mails of tests in an outbox."""
     return hasattr(sys.modules.get("django.core.mail"), "outbox")
 
 
 def is_eager() -> bool:
-    """Return whether ``EAGER`` applies: with DEBUG alone, and where one database user does everything."""
+    """Return whether ``EAGER`` applies: only with DEBUG, and where one database user does everything."""
     return is_given("EAGER") and settings.eager and settings.roles.one_user and debug()
 
 

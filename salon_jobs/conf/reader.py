@@ -14,17 +14,17 @@ from msgspec import Meta
 from salon_jobs.core.errors import ConfigurationError, suggest
 
 T = TypeVar("T")
-# Reads a value in place of msgspec: returns the value to keep, or raises ValueError saying what it must be.
+# Reads a value in place of msgspec: returns the value to keep, or raises ValueError with the expected form.
 Reader = Callable[[Any], Any]
-# Marks a field whose value errors leave out.
+# Marks a field with a value that errors leave out.
 SECRET: Final = object()
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
-    """Base of the sections. A field's type says what a value must be, and its default stands for a missing key.
+    """Base of the sections. A field's type defines its valid values, and its default stands for a missing key.
 
-    Where the type alone does not say it, ``Meta`` adds the bounds or the description; a ``Reader`` in the annotation
-    reads what msgspec cannot.
+    If the type does not suffice, ``Meta`` adds the bounds or the description; a ``Reader`` in the annotation reads
+    values that msgspec cannot.
     """
 
     def __repr__(self) -> str:
@@ -33,7 +33,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
 
 
 def read_section(kind: type[T], value: object, *, path: str, others: Mapping[str, Reader] = MappingProxyType({})) -> T:
-    """Build a section from a dict. Raises ConfigurationError with all that is wrong in it, each naming its field.
+    """Build a section from a dict. Raises ConfigurationError with all of its faults, each naming its field.
 
     ``others`` are readers of keys that are declared elsewhere: they are validated here, and not kept.
     """
@@ -61,7 +61,7 @@ def read_section(kind: type[T], value: object, *, path: str, others: Mapping[str
 
 @cache
 def _fields(kind: Any) -> dict[str, msgspec.structs.FieldInfo]:
-    """Return the fields by key, once: to resolve their types takes longer than to read them."""
+    """Return the fields by key, cached: resolving their types takes longer than reading them."""
     return {field.encode_name: field for field in msgspec.structs.fields(kind)}
 
 
@@ -103,7 +103,7 @@ def text(value: Any) -> str:
 
 
 def secret_text(value: Any) -> str:
-    """Read a non-empty string without line breaks at its end: a file that a secret is read from ends with one."""
+    """Read a non-empty string without the line breaks at its end, since files with secrets end with one."""
     return text(value.rstrip("\r\n") if isinstance(value, str) else value)
 
 

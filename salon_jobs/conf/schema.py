@@ -1,4 +1,4 @@
-"""The keys of ``SALON_JOBS``, how each is read, and what they must be together."""
+"""Keys of ``SALON_JOBS``, their readers, and the rules across them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from salon_jobs.core.redaction import SENSITIVE
 _URL = "a URL such as postgresql://role:password@host:5432/database"
 # The built-in ways to find the store of a request; any other value is the dotted path of a class.
 REQUEST_STORES: Final = ("membership", "header", "session", "subdomain")
-# What MAX_PAYLOAD is at least: smaller payloads need not be compared with it.
+# The least value of MAX_PAYLOAD: smaller payloads need not be compared with it.
 LEAST_BOUND: Final = 1024
 _ROLE_NAME: Final = r"^[a-z_][a-z0-9_$]{0,62}\Z"
 _Role = Annotated[str, Meta(pattern=_ROLE_NAME, description="a plain lower-case role name")]
@@ -43,7 +43,7 @@ _Role = Annotated[str, Meta(pattern=_ROLE_NAME, description="a plain lower-case 
 class Roles(Section, frozen=True, rename=None):
     """Names of this deployment's database roles (least privilege, one role per purpose).
 
-    ``ONE_USER`` has none, since nothing depends on what the one database user is called.
+    ``ONE_USER`` has none, since nothing depends on the name of the one database user.
     """
 
     migrator: _Role = "migrator"
@@ -72,7 +72,7 @@ class Roles(Section, frozen=True, rename=None):
 
     @property
     def owners(self) -> tuple[str, ...]:
-        """The owners of narrow functions, as which nobody logs in."""
+        """The owners of narrow functions, which cannot log in."""
         return (*filter(None, [self.fan_out_owner]), *self.extra_owners)
 
     @property
@@ -242,7 +242,7 @@ class Settings(Section, frozen=True):
 
     @property
     def keep_succeeded(self) -> bool:
-        """Whether the row of a job that succeeds is kept, for ``retain_succeeded``."""
+        """Whether the row of a succeeded job is kept, for ``retain_succeeded``."""
         return self.retain_succeeded is None or self.retain_succeeded > timedelta(0)
 
     @property

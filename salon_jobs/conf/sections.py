@@ -16,7 +16,7 @@ from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid
 from salon_jobs.core.records import StoreId
 
-# What each broker declares, a layer above: its sections of the settings are read where they are given.
+# Declarations of the brokers, a layer above: their sections of the settings are read where they are given.
 BROKERS: Final = "salon_jobs.brokers.broker"
 _SERVICE: Final = re.compile(r"[a-z][a-z0-9-]*")
 _Rate = Annotated[int, Meta(ge=1, le=10_000_000)] | None
@@ -80,9 +80,9 @@ class OutboxSettings(Section, frozen=True):
         return rate if most is None else min(rate or most, most)
 
     def check_rates(self, services: Collection[str]) -> None:
-        """Refuse rates above what a broker accepts. Raises ConfigurationError naming the key.
+        """Refuse rates above a broker's limit. Raises ConfigurationError naming the key.
 
-        ``services`` are in use, so the general rate applies to those that have none of their own.
+        ``services`` are in use, so the general rate applies to those without their own.
         """
         most_per_s = import_module(BROKERS).most_per_s
         named = {name: service_of(name) for name in self.throughput if name != _EVERY_OTHER}
@@ -145,8 +145,8 @@ class ConsumerSettings(Section, frozen=True):
     """Settings of one source that consume_queue reads, mapping its events to tasks.
 
     ``source`` is an ARN or RN. With ``envelope`` "none", bodies are bare arguments in JSON, and the message id is the
-    broker's. ``store`` is the store of the resulting store jobs: "envelope", or a fixed one. ``producers`` are those
-    whose messages are accepted; None accepts all. ``unknown_fields`` of a payload are ignored, or have it rejected.
+    broker's. ``store`` is the store of the resulting store jobs: "envelope", or a fixed one. Only messages of
+    ``producers`` are accepted; None accepts all. ``unknown_fields`` of a payload are ignored, or have it rejected.
     """
 
     source: Annotated[str, _source] = ""

@@ -1,4 +1,4 @@
-"""The type of the stores' keys, which the primary key of ``STORE_MODEL`` decides: that of each ``store_id``."""
+"""Type of the stores' keys, and of each ``store_id``: that of the primary key of ``STORE_MODEL``."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
 
 @dataclass(frozen=True, slots=True)
 class StoreKey:
-    """One type of key: Python's, PostgreSQL's, and how messages describe a value.
+    """One type of key: Python's, PostgreSQL's, and its name in messages.
 
     ``none`` stands for no store where an index compares it like any other value; no store has it. ``pattern`` is the
-    regular expression, in PostgreSQL's words, of a key's text as the server writes it.
+    regular expression, in PostgreSQL's syntax, of a key's text as the server writes it.
     """
 
     type: type[StoreId]
@@ -43,14 +43,14 @@ class StoreKey:
         return f"'{self.none}'::{self.sql}"
 
     def somewhere(self) -> StoreId:
-        """Return a key at a random place in the order of stores, however many there are."""
+        """Return a key at a random place in the order of stores, for any number of stores."""
         if self.type is UUID:
             return UUID(int=random.getrandbits(128))
         # Numbers are given in turn, so that low ones are the most likely.
         return int(2 ** random.uniform(0, 32)) if self.type is int else random.choice(ascii_lowercase + digits)  # noqa: S311 - no secret
 
     def parse(self, value: object) -> StoreId:
-        """Return a store's key, given as such or as text. Raises ValueError saying what it must be."""
+        """Return a store's key, given as such or as text. Raises ValueError with the expected form."""
         if self.type is UUID:
             if isinstance(value, UUID):
                 return value
@@ -81,9 +81,9 @@ def store_model() -> type[models.Model] | None:
 
 @cache
 def store_key() -> StoreKey:
-    """Return the type of the stores' keys, once Django has loaded the apps; without STORE_MODEL it is UUID.
+    """Return the type of the stores' keys, once Django has loaded the apps; UUID without STORE_MODEL.
 
-    So it is for a model that does not exist or whose key is of another type; a check reports both.
+    Also for a model that does not exist or has a key of another type; a check reports both.
     """
     try:
         model = store_model()
@@ -93,7 +93,7 @@ def store_key() -> StoreKey:
 
 
 def key_of(field: Any) -> StoreKey | None:
-    """Return the type of a model's field, or of what its foreign key refers to; None if no store can have it."""
+    """Return the type of a model's field, or of the field its foreign key refers to; None if no store can have it."""
     while field is not None and field.is_relation:
         field = field.target_field
     if isinstance(field, models.UUIDField):

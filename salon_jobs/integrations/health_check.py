@@ -65,7 +65,7 @@ class _Lag(HealthCheck):
     @staticmethod
     @abstractmethod
     def ages_s(alias: str) -> dict[str, float]:
-        """Return the age in seconds of what waits, by name."""
+        """Return the age in seconds of waiting jobs or messages, by name."""
 
 
 @dataclass

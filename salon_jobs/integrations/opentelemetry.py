@@ -31,7 +31,7 @@ class OpenTelemetryTracer:
 
     @contextmanager
     def sending(self, sent: Sent) -> Generator[None]:
-        """Surround an enqueue, which sends, or an emit, which creates what the relay sends later."""
+        """Wrap an enqueue, which sends, or an emit, which creates messages that the relay sends later."""
         name, kind = ("emit", "create") if sent.emitted else ("enqueue", "send")
         # A span of an enqueue is named after the task, since all queues are one table.
         subject = sent.destination if sent.emitted else sent.name
@@ -44,7 +44,7 @@ class OpenTelemetryTracer:
 
     @contextmanager
     def _span(self, name: str, kind: SpanKind, attributes: Attributes, links: Sequence[Link] = ()) -> Generator[Span]:
-        """Surround a block by a span that names the class of its error, and not the text."""
+        """Wrap a block in a span with the class of its error, and not the text."""
         with self._tracer.start_as_current_span(
             name, kind=kind, attributes=attributes, links=links, record_exception=False, set_status_on_exception=False
         ) as span:
@@ -62,7 +62,7 @@ class OpenTelemetryTracer:
 
     @contextmanager
     def running(self, run: Run) -> Generator[None]:
-        """Surround one run."""
+        """Wrap one run."""
         parent, links = _origin(run.headers)
         attributes = (
             _operation("run", "process", SYSTEM, run.queue)
@@ -88,7 +88,7 @@ class OpenTelemetryTracer:
 
     @contextmanager
     def consuming(self, message: TracedMessage) -> Generator[Mapping[str, str]]:
-        """Surround the conversion of a message into a job."""
+        """Wrap the conversion of a message into a job."""
         parent, links = _origin(message.headers)
         attributes = _of_message("consume", "process", message) | {
             "messaging.consumer.group.name": message.consumer,
@@ -125,7 +125,7 @@ class OpenTelemetryTracer:
         return _trace_id(trace.get_current_span())
 
     def flush(self) -> None:
-        """Export what the SDK's processors still hold; the bare API holds nothing."""
+        """Export the spans that the SDK's processors still hold; the bare API holds none."""
         provider: Any = trace.get_tracer_provider()
         if hasattr(provider, "force_flush"):
             provider.force_flush()

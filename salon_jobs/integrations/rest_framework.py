@@ -1,4 +1,4 @@
-"""``TenantAPIView``: views of Django REST framework that run as the store of the user whom they authenticate."""
+"""``TenantAPIView``: views of Django REST framework that run as the store of the authenticated user."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ except ModuleNotFoundError as missing:
     raise ConfigurationError("TenantAPIView needs djangorestframework: pip install 'salon-jobs[drf]'") from missing
 
 
-# Without a docstring: what describes an API to its clients takes that of the first base which has one, and of generic
-# views, those of the framework are left out, but not ours.
+# Without a docstring: the description of an API takes the first one in the bases, and for generic views it leaves out
+# those of the framework, but not ours.
 class TenantAPIView(APIView):
     # View that runs in a transaction as the store of the user whom it authenticates, and commits.
     #
@@ -96,7 +96,7 @@ class TenantAPIView(APIView):
             self._context = self._make().__enter__()
 
     def handle_exception(self, exc: Exception) -> HttpResponseBase:
-        """Return the answer to an exception, after a rollback. It is rendered in a transaction of its own."""
+        """Return the answer to an exception, after a rollback. It is rendered in its own transaction."""
         if (violation := violation_of(exc)) is not None:
             cause, exc = exc, ValidationError(as_serializer_error(violation))
             exc.__cause__ = cause
@@ -107,7 +107,7 @@ class TenantAPIView(APIView):
         return response
 
     def _ended(self, response: HttpResponseBase) -> HttpResponseBase:
-        """Render a response in the store, have its body stream in it, and end the context."""
+        """Render a response in the store, stream its body there, and end the context."""
         context = self._context
         with expect_no_rows() if context is None else nullcontext():
             if callable(render := getattr(response, "render", None)):
@@ -134,7 +134,7 @@ class CurrentStore:
         return None if store is None or model is None else model(pk=store)
 
 
-# Without a docstring, as the view: descriptions of an API show that of a field's class.
+# Without a docstring, like the view: descriptions of an API show that of a field's class.
 class StoreField(PrimaryKeyRelatedField):
     # Field that shows the store's key and takes none from clients: ``organization = StoreField()``.
     #

@@ -53,7 +53,7 @@ class SentryReporter:
     @contextmanager
     def running(self, run: Run) -> Generator[None]:
         """Give a run its own breadcrumbs, tags and trace, since a thread runs jobs of one store after another."""
-        # The entries whose tick this job is. Its check-in lasts from its first run until it has ended for good.
+        # The entries of this job's tick. Its check-in lasts from its first run until it has ended for good.
         entries = [] if run.tick is None or not conf.sentry_monitors else entries_of_tick(run.task, run.tick)
         for entry in entries if run.attempt == 1 else ():
             _check_in(entry, run, "in_progress")
@@ -95,7 +95,7 @@ class SentryReporter:
                 scope.capture_exception(failure.error)
 
     def flush(self) -> None:
-        """Send the events that are buffered."""
+        """Send the buffered events."""
         sentry_sdk.flush()
 
 
@@ -109,10 +109,10 @@ def _tags(job: FinalFailure | Run) -> dict[str, str | int]:
 
 
 class _Reported:
-    """The errors of which a run itself has sent an event: a container, and the processor of the run's events.
+    """The errors that a run itself has sent as events: a container, and the processor of the run's events.
 
-    Only the last few are kept, since a handler may report each of many thousands that it survives. The SDK tells the
-    id of the last event that was sent, so whether one was is looked up before the next one.
+    Only the last few are kept, since a handler may report each of many thousands that it survives. The SDK has only the
+    id of the last event sent, so the result of each is looked up before the next one.
     """
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ def _shown_code(lines: Any) -> Any:
 
 
 _OVER_S: Final = 300.0
-# Events logged repeatedly while a problem lasts, and the fields that tell one problem from another.
+# Events logged repeatedly while a problem lasts, and the fields that distinguish problems.
 _LASTING: Final[dict[str, tuple[str, ...]]] = {
     events.CONNECTION_DISCARDED: ("database",),
     events.DATABASE_LOST: (),
@@ -216,7 +216,7 @@ class RecordReporter(logging.Filter):
         self._troubles: dict[tuple[object, ...], tuple[int, float]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Report the record if it is to be reported; always return True."""
+        """Report the record if necessary; always return True."""
         event: str | None = getattr(record, "event", None)
         if event in _ENDS:
             with self._lock:
@@ -270,13 +270,13 @@ def _capture_record(event: str | None, record: logging.LogRecord) -> None:
 _CHECK_INS: Final = UUID("9a4d2c0e-6f5b-4f0c-9d47-1f2f6f5a7c11")
 _LONGEST_SLUG: Final = 50
 _MARGIN_MINUTES: Final = 5
-# How a job ends for good; after any other outcome it runs again, and its check-in stays open.
+# Final ends of a job; after any other outcome it runs again, and its check-in stays open.
 _OK: Final = (events.JOB_SUCCEEDED,)
 _ERROR: Final = (events.JOB_FAILED, events.JOB_CANCELLED, events.JOB_EXPIRED, events.JOB_OUTCOME_UNKNOWN)
 
 
 def _check_in(entry: CronEntry, run: Run, status: str) -> None:
-    # Derived from the tick and the job, so that whichever process runs the next attempt finds it again.
+    # Derived from the tick and the job, so that the process of the next attempt finds it again.
     name = uuid5(_CHECK_INS, f"{entry.name}/{run.tick}/{run.job_id}").hex
     config: MonitorConfig = {
         "schedule": {"type": "crontab", "value": entry.expression.line},

@@ -249,9 +249,7 @@ class DestinationWorker:
         return generation == self._generation and not self._forced.is_set() and self._owns()
 
     def _handle(self, batch: Sequence[OutgoingMessage], answers: Answers, should_continue: Callable[[], bool]) -> None:
-        """Have published and skipped messages marked, hold failed ones, put back the rest; trip or close the
-        breaker.
-        """
+        """Mark published and skipped messages, hold failed ones, put back the rest; trip or close the breaker."""
         if not any(answers):
             self.backlog.done(batch)
             self._mark(batch, ())

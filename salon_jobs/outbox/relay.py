@@ -345,9 +345,7 @@ class Relay(Loop):
         return worker
 
     def _read_on(self) -> int:
-        """Read the next messages of all partitions, separately for destinations with blocked aggregates; return the
-        count.
-        """
+        """Read on in all partitions, separately for destinations with blocked aggregates; return how many messages."""
         bound, count = self._gate.bound, 0
         together: dict[str, list[PageRequest]] = {}
         for worker in self.workers:

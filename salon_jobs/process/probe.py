@@ -41,9 +41,7 @@ class Probe(Generic[T]):
         self._late: Future[T] | None = None
 
     def answer(self) -> T:
-        """Return the query's result, or raise its error. Raises NotReady if there is no answer within
-        ``patience_s``.
-        """
+        """Return the query's result, or raise its error. Raises NotReady without an answer within ``patience_s``."""
         with self._lock:
             now = time.monotonic()
             attempt = self._attempt

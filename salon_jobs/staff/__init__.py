@@ -1,4 +1,4 @@
-"""Django's admin for staff who work in one store at a time: an app, an admin site, and mixins for one's own."""
+"""Django's admin for staff who work in one store at a time: an app, an admin site, and mixins for other sites."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from django.contrib.admin import apps as admin  # its AdminConfig by name would 
 
 
 class StaffConfig(AppConfig):
-    """App whose template puts the switcher into the header of the admin; list it before Django's admin."""
+    """App with the template that puts the switcher into the header of the admin; list it before Django's admin."""
 
     name = "salon_jobs.staff"
     label = "salon_jobs_staff"
@@ -15,7 +15,7 @@ class StaffConfig(AppConfig):
 
 
 class StoreAdminConfig(admin.AdminConfig):
-    """Django's admin whose default site is a ``StoreAdminSite``, in place of "django.contrib.admin"."""
+    """Django's admin with a ``StoreAdminSite`` as its default site, in place of "django.contrib.admin"."""
 
     default = False
     default_site = "salon_jobs.staff.StoreAdminSite"

@@ -1,4 +1,4 @@
-"""The store that a member of staff has chosen to work in: who may choose which, by what name, and its log."""
+"""The store in which a member of staff chose to work: the permitted stores, their names, and the log of choices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.names import store_name
 from salon_jobs.tenancy.resolvers import memberships
 
-# Key of the session, apart from the one that a store's own pages use.
+# Key of the session, different from the one for a store's own pages.
 SESSION_KEY: Final = "salon_jobs_staff_store"
 CHOSEN: Final = "Chose to work in it."
 LEFT: Final = "Stopped working in it."
@@ -28,7 +28,7 @@ _MOST: Final = 20
 
 
 def parsed(key: object) -> StoreId | None:
-    """Return the key of a store, or None for what cannot be one."""
+    """Return the key of a store, or None if it cannot be one."""
     try:
         return store_key().parse(key)
     except ValueError:
@@ -42,13 +42,13 @@ def may_choose(request: HttpRequest, store: StoreId) -> bool:
 
 
 def chosen_store(request: HttpRequest) -> StoreId | None:
-    """Return the store that the user has chosen and still may work in; None if there is none."""
+    """Return the store that the user has chosen and may still work in, or None."""
     store = parsed(request.session.get(SESSION_KEY))
     return store if store is not None and may_choose(request, store) else None
 
 
 def choose(request: HttpRequest, store: StoreId | None) -> None:
-    """Save the choice in the session, and in the log of the admin what the user left and chose."""
+    """Save the choice in the session, and log the previous and the new choice in the admin."""
     before = chosen_store(request)
     if store == before:
         return
@@ -71,7 +71,7 @@ def choose(request: HttpRequest, store: StoreId | None) -> None:
 
 
 def exists(store: StoreId) -> bool:
-    """Return whether there is such a store; the web role sees it in its own context alone."""
+    """Return whether there is such a store; the web role sees it only in its own context."""
     model: Any = store_model()
     with tenant_context(store, switch=True) as context:
         found: bool = model._base_manager.using(context.alias).filter(pk=store).exists()
@@ -79,9 +79,9 @@ def exists(store: StoreId) -> bool:
 
 
 def find_stores(request: HttpRequest, text: str) -> dict[StoreId, str]:
-    """Return stores that the user may choose, with their names: those whose name contains the text, or whose key it is.
+    """Return stores that the user may choose, with their names: those with the text in their name, or as their key.
 
-    A user of all stores finds by name what ``StoreIsolation(names=…)`` of the store model lets the operator's role
+    A user of all stores searches the names that ``StoreIsolation(names=…)`` of the store model lets the operator's role
     read; members find their own stores.
     """
     user: Any = request.user
@@ -97,7 +97,7 @@ def find_stores(request: HttpRequest, text: str) -> dict[StoreId, str]:
 
 
 def last_used(request: HttpRequest) -> dict[StoreId, str]:
-    """Return the stores that the user chose last and still may choose, newest first, by the log of the admin."""
+    """Return the stores that the user chose last and may still choose, newest first, by the log of the admin."""
     model: Any = store_model()
     user: Any = request.user
     kind = ContentType.objects.get_for_model(model, for_concrete_model=False)

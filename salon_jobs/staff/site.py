@@ -1,4 +1,4 @@
-"""Admin site whose pages of isolated models run in the store that the user has chosen."""
+"""Admin site with pages of isolated models that run in the store that the user has chosen."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ else:
     BaseModelAdmin, ModelAdmin = options.BaseModelAdmin, admin.ModelAdmin  # generic only for type checkers
 
 View = Callable[..., HttpResponseBase]
-# Field of each form that names the store of its page.
+# Field of each form with the store of its page.
 _PAGE_STORE: Final = "salon_jobs_page_store"
 _TOKEN: Final = b'<input type="hidden" name="csrfmiddlewaretoken"'
 
@@ -56,10 +56,10 @@ def is_isolated(model: type[Model]) -> bool:
 
 
 class StoreAdminSiteMixin(admin.AdminSite):
-    """Admin site with a switcher in its header; what it registers of isolated models gets ``StoreAdminMixin``."""
+    """Admin site with a switcher in its header; registered classes of isolated models get ``StoreAdminMixin``."""
 
     def register(self, model_or_iterable: Any, admin_class: Any = None, **options: Any) -> None:
-        """Register models, each with its class or, if it is isolated, with one that also has ``StoreAdminMixin``."""
+        """Register models, each with its class or, if isolated, with a class that also has ``StoreAdminMixin``."""
         models: Iterable[Any] = [model_or_iterable] if isinstance(model_or_iterable, ModelBase) else model_or_iterable
         for model in models:
             given: Any = admin_class or admin.ModelAdmin
@@ -72,7 +72,7 @@ class StoreAdminSiteMixin(admin.AdminSite):
         return [path("choose-store/", view, name="salon_jobs_choose_store"), *super().get_urls()]
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
-        """Return the view; one that deletes what stores share says if their rows, which it does not see, prevent it."""
+        """Wrap the view; explain when hidden rows of other stores block a deletion."""
 
         @wraps(view)
         def run(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -86,14 +86,14 @@ class StoreAdminSiteMixin(admin.AdminSite):
             except DatabaseError as error:
                 if (violation := violation_of(error)) is None:
                     raise
-                list(messages.get_messages(request))  # forgets the one that says it was deleted
+                list(messages.get_messages(request))  # discards the message that it was deleted
                 messages.error(request, " ".join(violation.messages))
                 return HttpResponseRedirect(request.get_full_path())
 
         return super().admin_view(run, cacheable)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        """Return what each page shows, with the chosen store for the switcher in the header."""
+        """Return the context of each page, with the chosen store for the switcher in the header."""
         context = super().each_context(request)
         if store_model() is not None and self.has_permission(request):
             store = chosen_store(request)
@@ -109,7 +109,7 @@ class StoreAdminSiteMixin(admin.AdminSite):
         return context
 
     def choose_store(self, request: HttpRequest) -> HttpResponseBase:
-        """Show the stores that the user may work in, or save the choice and return to the page."""
+        """Show the stores in which the user may work, or save the choice and return to the page."""
         after = request.POST.get("next") or request.GET.get("next") or ""
         if not url_has_allowed_host_and_scheme(after, {request.get_host()}, request.is_secure()):
             after = reverse("admin:index", current_app=self.name)
@@ -124,7 +124,7 @@ class StoreAdminSiteMixin(admin.AdminSite):
         return self.offer(request, title, after, text)
 
     def offer(self, request: HttpRequest, title: str, after: str, text: str = "", **context: Any) -> TemplateResponse:
-        """Return the page with the stores found by ``text``, whose buttons lead to ``after``."""
+        """Return the page with the stores found by ``text``, with buttons that lead to ``after``."""
         context |= {"title": title, "text": text, "after": after, "chosen": str(chosen_store(request) or "")}
         context["last_used"] = [(str(store), name) for store, name in last_used(request).items()]
         context["found"] = [(str(store), name) for store, name in find_stores(request, text).items()]
@@ -145,10 +145,10 @@ class StoreAdminSite(StoreAdminSiteMixin):
 
 
 class _OffersStore(BaseModelAdmin):
-    """ModelAdmin or inline whose forms know the current store."""
+    """ModelAdmin or inline with forms that know the current store."""
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Offer the current store alone, and fill it in."""
+        """Offer only the current store, and fill it in."""
         store, model = current_store_id(), db_field.remote_field.model
         if store is not None and model is store_model():
             kwargs = {
@@ -160,9 +160,9 @@ class _OffersStore(BaseModelAdmin):
 
 
 class StoreAdminMixin(_OffersStore, ModelAdmin):
-    """ModelAdmin whose pages run in the store that the user has chosen; without one they say so.
+    """ModelAdmin with pages in the store that the user has chosen; without a choice they ask for one.
 
-    ``StoreAdminSiteMixin`` adds it to models whose ``Meta`` isolates them. Name it for others that show such rows.
+    ``StoreAdminSiteMixin`` adds it to models isolated by their ``Meta``. Name it for others that show such rows.
     """
 
     @property
@@ -202,14 +202,14 @@ class StoreAdminMixin(_OffersStore, ModelAdmin):
                 response = _rendered(view(request, *args, **kwargs), store)
                 stream_as(make(), response)
             is_changed = self._is_of_stores and request.method == "POST"
-            if is_changed and store == chosen_store(request) and not exists(store):  # any more
+            if is_changed and store == chosen_store(request) and not exists(store):  # it no longer does
                 choose(request, None)
             return response
 
         return run
 
     def _refuse(self, request: HttpRequest, store: StoreId | None) -> HttpResponseBase:
-        """Say that no store is chosen, or another one than when the page was made."""
+        """Refuse the request: no store is chosen, or another one than when the page was made."""
         rows, words, site = (
             str(self.opts.verbose_name_plural),
             store_words(),
@@ -233,7 +233,7 @@ class StoreAdminMixin(_OffersStore, ModelAdmin):
         return site.offer(request, title, after, **more)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the rows; of the stores the current one alone, since with one database user it owns the table."""
+        """Return the rows; for the store model only the current one, since with one database user it owns the table."""
         rows: QuerySet[Any] = super().get_queryset(request)
         return rows.filter(pk=current_store_id()) if self._is_of_stores else rows
 
@@ -247,7 +247,7 @@ class StoreAdminMixin(_OffersStore, ModelAdmin):
         return any(each.is_relation and each.related_model is store_model() for each in fields)
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> list[Any]:
-        """Return the inlines, whose forms offer the current store as this one's do."""
+        """Return the inlines, whose forms offer only the current store, like this one's."""
         return [
             type(each.__name__, (_OffersStore, each), {"__module__": each.__module__})
             for each in super().get_inlines(request, obj)
@@ -267,7 +267,7 @@ class StoreAdminMixin(_OffersStore, ModelAdmin):
         return None if key in (None, "") else store_key().parse(key)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Any:
-        """Give a new store the key whose context is open."""
+        """Give a new store the key of the open context."""
         row = super().save_form(request, form, change)
         if "_salon_jobs_new_store" in request.__dict__:
             row.pk = request.__dict__["_salon_jobs_new_store"]
@@ -283,7 +283,7 @@ class StoreAdminMixin(_OffersStore, ModelAdmin):
 
 
 def _rendered(response: HttpResponseBase, store: StoreId | None = None) -> HttpResponseBase:
-    """Render a response, whose rows are read meanwhile, and have its forms name the store."""
+    """Render the response in the store, and add the store to its forms."""
     if isinstance(response, SimpleTemplateResponse):
         response.render()
     content = b"" if response.streaming else getattr(response, "content", b"")

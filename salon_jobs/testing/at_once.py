@@ -18,7 +18,7 @@ def run_at_once(
     """Run due jobs, and those they enqueue, before each enqueue inside the block returns; yield the list of all runs.
 
     On the caller's connection and in its transaction, committed or not, but outside its store, language and time zone,
-    as in a worker. What a job enqueues runs after that job. The arguments are those of ``drain_jobs``, whose
+    as in a worker. Jobs that a job enqueues run after it. The arguments are those of ``drain_jobs``, whose
     AssertionError the enqueue raises. Applies to the whole process. Also a decorator, but not of coroutines.
     """
     runs: list[DrainedJob] = []

@@ -1,4 +1,4 @@
-"""Backend for Django's tasks in tests, whose jobs run before ``enqueue`` returns.
+"""Backend for Django's tasks in tests: their jobs run before ``enqueue`` returns.
 
 TASKS = {"default": {"BACKEND": "salon_jobs.testing.backend.AtOnceBackend"}}
 """
@@ -18,14 +18,14 @@ R = TypeVar("R")
 
 
 class AtOnceBackend(SalonJobsBackend):
-    """Backend that runs due jobs in ``enqueue``, on the caller's connection, and returns what became of this one.
+    """Backend that runs due jobs in ``enqueue``, on the caller's connection, and returns the result of this one.
 
     As with Django's own ImmediateBackend, a task that fails raises nothing: the result has its errors.
     """
 
     def enqueue(self, task: Task[P, R], args: Sequence[object], kwargs: Mapping[str, object]) -> TaskResult[P, R]:
-        """Enqueue one job, run what is due, and read the result. Raises as the backend for production does."""
-        if enqueue.at_once:  # a block of the test says how
+        """Enqueue one job, run due jobs, and read the result. Raises like the backend for production."""
+        if enqueue.at_once:  # a block of the test defines how
             return super().enqueue(task, args, kwargs)
         with run_at_once(raise_errors=False):
             return super().enqueue(task, args, kwargs)

@@ -66,11 +66,11 @@ def drain_jobs(
 ) -> list[DrainedJob]:
     """Run due jobs, and those they enqueue, until none is due; return every run in order.
 
-    A later ``now`` makes jobs due that wait until then (retries, ``run_at``). Raises AssertionError after ``limit``
-    runs, since jobs that enqueue each other would never end, and at the first run that fails, with its error as the
-    cause. With ``raise_errors=False``, that job is retried or failed as in a worker, and the drain goes on. Jobs of a
-    task with ``chunk`` run together as in a worker, each counted as a run; after a failed chunk they run one by one.
-    ``using`` is the alias of the jobs, by default that of the settings.
+    A later ``now`` makes later jobs due (retries, ``run_at``). Raises AssertionError after ``limit`` runs, since jobs
+    that enqueue each other would never end, and at the first run that fails, with its error as the cause. With
+    ``raise_errors=False``, that job is retried or failed as in a worker, and the drain goes on. Jobs of a task with
+    ``chunk`` run together as in a worker, each counted as a run; after a failed chunk they run one by one. ``using`` is
+    the alias of the jobs, by default that of the settings.
     """
     processes = Process.objects.using(alias_of(using))
     process = processes.create(kind="test", hostname=socket.gethostname()[:255], pid=os.getpid())
@@ -108,7 +108,7 @@ def drain_jobs(
 
 
 def _unharmed(running: JobRun) -> Outcome:
-    """Execute a run; where an error of the database ends it, the open transaction goes on.
+    """Execute a run; if a database error ends it, the open transaction goes on.
 
     A worker has none open around a handler, so such an error breaks nothing there.
     """
@@ -117,7 +117,7 @@ def _unharmed(running: JobRun) -> Outcome:
         return execute(running)
     savepoint: Any = connection.savepoint()  # a name, since a transaction is open
     outcome = execute(running)
-    # After a handler that has caught the error, the rollback would lose what it wrote, and say nothing.
+    # After a handler that has caught the error, the rollback would silently lose its writes.
     if not isinstance(outcome, Succeeded) and (connection.needs_rollback or not can_run(connection)):
         connection.needs_rollback = False
         connection.savepoint_rollback(savepoint)
@@ -127,7 +127,7 @@ def _unharmed(running: JobRun) -> Outcome:
 
 
 def is_draining() -> bool:
-    """Return whether a drain runs on this thread, which will run what is enqueued meanwhile, too."""
+    """Return whether a drain runs on this thread, which will also run jobs enqueued until it ends."""
     return getattr(_here, "drains", False)
 
 
@@ -184,10 +184,10 @@ def perform_job(task: Any, /, *args: Any, **kwargs: Any) -> Any:
 def assert_enqueued(
     task: Task[..., Any] | DjangoTask[..., Any], /, *, count: int | None = None, **arguments: Any
 ) -> list[int]:
-    """Assert that jobs of ``task``, ours or Django's, are queued whose payload has these arguments; return their ids.
+    """Assert that jobs of ``task``, ours or Django's, are queued with these arguments; return their ids.
 
-    ``count`` None means one or more. The AssertionError shows what is queued instead. Raises TaskInvalid for a task of
-    another backend, and PayloadInvalid for an argument that the task has not.
+    ``count`` None means one or more. The AssertionError shows the queued jobs instead. Raises TaskInvalid for a task of
+    another backend, and PayloadInvalid for an argument that the task does not have.
     """
     declared = registry.declaration_of(task)
     queued = Job.objects.using(conf.database).filter(task=declared.name, state=JobState.QUEUED).order_by("id")

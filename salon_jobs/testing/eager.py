@@ -1,4 +1,4 @@
-"""Jobs that run in the process that enqueues them, for development without a worker: what ``EAGER`` switches on."""
+"""Jobs that run in the process that enqueues them, for development without a worker, by ``EAGER``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from salon_jobs.testing.drain import drain_jobs, is_draining
 
 
 def run_due_jobs(*, using: str) -> None:
-    """Run the jobs that are due, and those they enqueue, and wait for their end; failures are logged and retried later.
+    """Run due jobs, and those they enqueue, and wait for their end; failures are logged and retried later.
 
-    After ``EAGER_LIMIT`` runs the rest is left to the next commit, and the task whose turn it is is logged: a job that
-    enqueues itself would hold the caller for ever.
-    They run on a thread and a connection of their own, so neither the caller's store nor its settings reach them.
+    After ``EAGER_LIMIT`` runs the rest is left to the next commit, and the next task is logged: a job that enqueues
+    itself would hold the caller forever.
+
+    They run on their own thread and connection, so neither the caller's store nor its settings reach them.
     """
     if is_draining():
         return  # a job enqueued this one, which its thread runs next

@@ -94,10 +94,10 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreTable:
-    """A table of a connection, and the columns that decide on the store.
+    """A table of a connection, and the columns that determine the store.
 
     ``store`` is the store of its row ``t``, in SQL. ``keys`` has, for each column, a value that each store may have
-    there: the store itself, or the key of a parent of its own. The first column always has one.
+    there: the store itself, or the key of one of its parents. The first column always has one.
     """
 
     connection: BaseDatabaseWrapper
@@ -115,7 +115,7 @@ class StoreTable:
         return sql.SQL(statement).format(table=sql.Identifier(self.name), store=store, column=sql.Identifier(column))
 
     def ask(self, query: LiteralString) -> list[tuple[Any, ...]]:
-        """Return the rows of a query of the catalogue, whose ``%(table)s`` is the table's name."""
+        """Return the rows of a query of the catalogue, with the table's name as ``%(table)s``."""
         with self.connection.cursor() as cursor:
             cursor.execute(query, {"table": self.connection.ops.quote_name(self.name)})
             rows: list[tuple[Any, ...]] = cursor.fetchall()
@@ -140,7 +140,7 @@ class StoreTable:
         return self.ask("SELECT has_table_privilege(%(table)s::regclass, 'TRUNCATE')") == [(True,)]
 
     def parts_in_reach(self) -> list[str]:
-        """Return the partitions and children that the current role may use, to which its policies do not apply."""
+        """Return the partitions and children that the current role may use, and to which its policies do not apply."""
         rows = self.ask(
             "WITH RECURSIVE parts AS (SELECT inhrelid AS part FROM pg_inherits WHERE inhparent = %(table)s::regclass"
             " UNION SELECT inhrelid FROM pg_inherits JOIN parts ON inhparent = part) SELECT part::regclass::text"
@@ -216,7 +216,7 @@ class _Attempt:
 
     @property
     def is_refused(self) -> bool:
-        """Whether privileges, a policy or a setting that is no key caused an error."""
+        """Whether privileges, a policy or an invalid key in the setting caused an error."""
         cause = self.error.__cause__ if self.error else None
         return isinstance(cause, errors.InsufficientPrivilege | errors.InvalidTextRepresentation)
 
@@ -343,7 +343,7 @@ class IsolationProbe:
             self._fail(f"inserts {what}, and no policy stopped it: {attempt}", attempt)
 
     def _do_nothing(self, touch: sql.Composed, template: _Template, how: str) -> None:
-        """Assert that nothing can be seen, changed, deleted or inserted now."""
+        """Assert that no row can be seen, changed, deleted or inserted now."""
         for verb, statement in (
             ("sees", self.table.sql("SELECT {store} FROM {table} AS t")),
             ("changes", touch),
@@ -396,7 +396,7 @@ def assert_isolated(
     The table must already hold rows of two stores or more (written in the same transaction, for example). Runs as each
     of ``roles`` (in the notation of ``as_role``; by default, web and worker if they have any privilege on the table, or
     without ROLES the connection's own user). Tries SELECT, INSERT, UPDATE and DELETE, with and without a condition, as
-    one store on another's rows, without a store, and with a setting that is no key; and checks that row-level
+    one store on another's rows, without a store, and with a setting that is not a key; and checks that row-level
     security is forced. All of it is rolled back.
 
     ``stores`` are the stores to try, required if the connection itself is under row-level security and cannot find
@@ -408,7 +408,7 @@ def assert_isolated(
     table = _table_of(model, field, connection)
     with expect_no_rows(), transaction.atomic(using=connection.alias):
         with connection.cursor() as cursor:
-            # Constraint errors at the end of the transaction are not what is tested here.
+            # The test does not concern constraint errors at the end of the transaction.
             cursor.execute("SET CONSTRAINTS ALL DEFERRED")
         table.assert_forced()
         rows = _rows_by_store(table, stores)
