@@ -13,7 +13,7 @@ from salon_jobs.core.text import LONGEST_MESSAGE, visible
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """Logger that never raises, whatever the handlers of the host do: with a closed stderr, logging itself raises.
+    """Logger that never raises, whatever the host's handlers do: with a closed stderr, logging itself raises.
 
     ``lost`` counts the records that could not be written. An interrupt of a run passes.
     """
@@ -149,9 +149,9 @@ _OF_ERRORS: Final = ("error", "detail", "reason")
 
 
 def log_event(level: int, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
-    """Log ``event`` with its fields, which plain formatters show too. Never raises, whatever ``exc_info`` does.
+    """Log ``event`` with its fields, which plain formatters show too. Never raises, even if ``exc_info`` does.
 
-    The texts of errors, and the traceback, are bounded and without secrets here, for whatever handler there is.
+    The texts of errors, and the traceback, are bounded and without secrets here, for any handler.
     """
     if not logger.isEnabledFor(level):
         return
@@ -176,7 +176,7 @@ def log_event(level: int, event: str, /, *, exc_info: BaseException | None = Non
 
 @contextmanager
 def logging_errors(what: str, *args: object) -> Generator[None]:
-    """Log whatever the block raises as an error of ``what``, such as a receiver: foreign code affects nothing else.
+    """Log any error of the block as an error of ``what``, such as a receiver: foreign code affects nothing else.
 
     An interrupt of the run passes.
     """

@@ -1,4 +1,4 @@
-"""The run that log records belong to, and the last lines that it logged."""
+"""The run to which log records belong, and the last lines that it logged."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.redaction import without_secrets
 from salon_jobs.core.text import bounded, visible_lines
 
-# The longest line of a record, in bytes. Longer ones, such as one that a handler logs, lose the middles of their texts,
-# first of the longest, so that the event and the job stay readable.
+# The longest line of a record, in bytes. Longer ones, such as a handler's, lose the middles of their texts, first of
+# the longest, so that the event and the job stay readable.
 LONGEST_RECORD: Final = 1 << 16
 
 
 class LoggedRun(Protocol):
-    """The run that log records belong to."""
+    """The run to which log records belong."""
 
     @property
     def job(self) -> ClaimedJob: ...
@@ -48,7 +48,7 @@ class LoggedLines(Extension):
 
     @property
     def text(self) -> str:
-        """The lines as they may be shown: without secrets, and without what PostgreSQL cannot hold."""
+        """The lines for display: without secrets, and without characters that PostgreSQL cannot hold."""
         return storable(visible_lines(without_secrets("\n".join(self._lines))))[-LONGEST_RECORD:]
 
 
@@ -57,15 +57,15 @@ def _writes(handler: logging.Handler) -> bool:
 
 
 class JobLog(logging.Handler):
-    """Handler that keeps the last lines that each run logs, and ignores what is logged outside of any."""
+    """Handler that keeps the last lines of each run, and ignores records outside of runs."""
 
     def listen(self) -> None:
-        """Handle each record once: at the root, or at the logger that passes it to its own handlers alone.
+        """Handle each record once: at the root, or at a logger that does not propagate to it but has handlers.
 
-        One that does not propagate and has no handler is silent on purpose.
+        A logger that does not propagate and has no handler is silent on purpose.
         """
         if not logging.root.handlers and logging.lastResort is not None:
-            logging.root.addHandler(logging.lastResort)  # which Python asks only where there is no other handler
+            logging.root.addHandler(logging.lastResort)  # Python uses it only if there is no other handler
         loggers = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
         heard = [each for each in loggers if not each.propagate and any(map(_writes, each.handlers))]
         for each in (logging.root, *heard):
@@ -75,7 +75,7 @@ class JobLog(logging.Handler):
         return current_run.get() is not None
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(Exception):  # what is logged may raise anything when it is formatted
+        with suppress(Exception):  # formatting a record may raise anything
             if (run := current_run.get()) is not None:
                 lines = run.extension(LoggedLines) or run.attach(LoggedLines())
                 at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

@@ -31,7 +31,7 @@ _LONGEST_TEXT: Final = LONGEST_RECORD // 4
 
 
 class LogLine(NamedTuple):
-    """What a layout knows of one record: ``event`` with its ``fields``, or a ``message`` and no event."""
+    """A record as layouts see it: ``event`` with its ``fields``, or a ``message`` and no event."""
 
     created: float
     level: int
@@ -44,7 +44,7 @@ class LogLine(NamedTuple):
 
 
 Layout: TypeAlias = Callable[[LogLine], str]
-# What a terminal shows.
+# The stream and colours of a terminal.
 TerminalKind: TypeAlias = Literal["plain", "coloured"]
 
 
@@ -59,7 +59,7 @@ class LogFormatter(logging.Formatter):
         own = vars(record)
         event: str = own.get("event") or ""
         message = "" if event else bounded(record.getMessage(), LONGEST_RECORD)
-        # Of a record that is not ours, another handler's formatter has left what it made of the error.
+        # In a foreign record, another handler's formatter may have left its text of the error.
         traceback = (event and record.exc_text) or ""
         if not traceback and record.exc_info and record.exc_info[1] is not None:
             traceback = traceback_of(record.exc_info[1], record.exc_info[2])
@@ -73,7 +73,7 @@ class LogFormatter(logging.Formatter):
 
 
 class LinesHandler(logging.StreamHandler[TextIO]):
-    """Handler of a stream that may be closed or full: it counts what it cannot write, and raises nothing."""
+    """Handler of a stream that may be closed or full: it counts the records it cannot write, and raises nothing."""
 
     def __init__(self, stream: TextIO, layout: Layout) -> None:
         super().__init__(stream)
@@ -142,7 +142,7 @@ def _head(created: float, level: int, name: str) -> dict[str, Any]:
 
 
 def _of_store(line: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the store of a line that has none: many projects have none at all."""
+    """Leave out the field ``store_id`` of a line without a store: many projects have no stores at all."""
     if "store_id" in line and line["store_id"] is None:
         del line["store_id"]
     return line
@@ -181,7 +181,7 @@ def _as_json(line: Any) -> str:
 
 
 def _as_text(lines: bytes) -> str:
-    # Nearly all lines are plain ASCII, which takes no time to see.
+    # Nearly all lines are plain ASCII, which is quick to check.
     return lines.decode() if lines.isascii() and b"\x7f" not in lines else visible_json(lines.decode())
 
 
@@ -191,8 +191,8 @@ def _as_text(lines: bytes) -> str:
 def as_text(line: LogLine, *, terminal: TerminalKind | None = None) -> str:
     """Lay a record out as text: time, level, logger, event or message, job, and the fields with a value.
 
-    On a ``terminal`` it is short, in colours, with an error's text on a line of its own. A message stays on its line
-    and tracebacks are indented, so that no record can imitate another.
+    On a ``terminal`` it is short and coloured, with an error's text on the next line. A message stays on its line and
+    tracebacks are indented, so that no record can imitate another.
     """
     text = _all_of(line) if terminal is None else _news_of(line, partial(_paint, is_coloured=terminal == "coloured"))
     trace = [f"  {visible(each)}" for each in line.traceback.split("\n")] if line.traceback else []
@@ -223,7 +223,7 @@ def _paint(text: str, colour: str, *, is_coloured: bool) -> str:
 
 
 def _news_of(line: LogLine, paint: Callable[[str, str], str]) -> str:
-    """Return what a developer at the terminal wants to know of a record, in short."""
+    """Return the short form of a record for a developer at the terminal."""
     colour = "red" if line.level >= logging.ERROR else "yellow" if line.level >= logging.WARNING else ""
     at = f"{datetime.fromtimestamp(line.created).astimezone():%H:%M:%S}"
     known = {**line.bound, **line.fields}
@@ -241,7 +241,7 @@ def _news_of(line: LogLine, paint: Callable[[str, str], str]) -> str:
 
 
 def _of_run(fields: Mapping[str, Any]) -> list[str]:
-    """Return task, job, and what is unusual about its run; nothing for a record outside a run."""
+    """Return task, job, and anything unusual about its run; nothing for a record outside a run."""
     if "job_id" not in fields:
         return []
     parts = [f"{fields.get('task_name', 'job')} {fields['job_id']}"]

@@ -1,4 +1,4 @@
-"""Logging to standard output, with the job that each record belongs to."""
+"""Logging to standard output, with the job to which each record belongs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class JobContext(logging.Filter):
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Filter for a terminal: drop what the banner says, and reports that nothing runs."""
+    """Filter for a terminal: drop the content of the banner, and reports of idleness."""
     event: str | None = getattr(record, "event", None)
     if event == events.PROCESS_STOPPING:
         return bool(vars(record)["event_fields"]["running"])
@@ -56,15 +56,15 @@ def is_coloured(stream: Any, options: Mapping[str, Any]) -> bool:
 
 
 def terminal_of(options: Mapping[str, Any]) -> TerminalKind | None:
-    """Return what the terminal at standard output shows; None if that is none, is closed, or does not exist."""
+    """Return the terminal at standard output; None if it is not a terminal, is closed, or does not exist."""
     out: TextIO | None = sys.stdout
     if out is None or out.closed or not out.isatty():
         return None
     return "coloured" if is_coloured(out, options) else "plain"
 
 
-# Loggers of Django's tasks and of their backport. For each job they say that it started and that it succeeded, which
-# our own record of its end does in one line.
+# Loggers of Django's tasks and of their backport. For each job they report its start and its success; our own record of
+# its end covers both in one line.
 _OF_TASKS: Final = ("django.tasks", "django_tasks")
 
 
