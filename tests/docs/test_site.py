@@ -96,7 +96,7 @@ def test_public_api_page_names_options(site: dict[Path, Page]) -> None:
     [(path, page)] = [each for each in site.items() if each[0].parts[-3:-1] == ("reference", "public-api")]
     text = path.read_text(encoding="utf-8")
     assert "Unpack" not in text
-    assert "How long what the handler returns is kept after a success" in text
+    assert "How long the handler's result is kept after a success" in text
     assert {"#salon_jobs.task", "#salon_jobs.control.pause"} < set(page.links)
 
 
