@@ -1,6 +1,6 @@
 """Jobs and messages in Django's admin, read through the operator's database role if there is one.
 
-The admin imports this in every process. A page's module loads when something of it is needed, such as its URLs.
+The admin imports this in every process. A page's module loads when one of its attributes is needed, such as its URLs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from salon_jobs.admin.result import JobResultAdmin as JobResultAdmin
     from salon_jobs.admin.schedule import ScheduleAdmin as ScheduleAdmin
 
-# Each page's class, and the module that declares it, in the order of use, in which the index lists them.
+# Each page's class and its module, in the order of use, which is also their order in the index.
 _PAGES: Final = (
     (models.Dashboard, "DashboardAdmin", "dashboard"),
     (models.Job, "JobAdmin", "job"),
@@ -91,10 +91,10 @@ def _in_order_of_use(get_app_list: Callable[..., list[Any]]) -> Callable[..., li
 
 
 def register(site: admin.AdminSite) -> None:
-    """Register all our pages, the dashboard among them, on an admin site of the project; they link within that site.
+    """Register all our pages, including the dashboard, on an admin site of the project; they link within that site.
 
-    The default site has them already. What the site has registered for one of our models stays. Call it before the URLs
-    of the site are read, as in the module that makes the site. Raises ConfigurationError for what is no site.
+    The default site has them already. Pages that the site has registered for one of our models stay. Call it before the
+    URLs of the site are read, as in the module that makes the site. Raises ConfigurationError for anything but a site.
     """
     if not isinstance(site, admin.AdminSite):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"register takes an AdminSite, such as AdminSite(name='ops'), not {shown(site)}")

@@ -39,12 +39,12 @@ from salon_jobs.words import duration
 _CONFIRMED = "confirmed"
 _STORE = "store"
 _NEWEST = "newest"
-# Where to return to: the page of a row whose button was used.
+# The page to return to: that of the row whose button was used.
 _BACK = "back"
 _REASONS_SHOWN = 5
-# How many rows a confirmation page names.
+# The most rows that a confirmation page names.
 _NAMED = 10
-# To how many changed rows a report links.
+# The most changed rows to which a report links.
 _LINKED = 5
 _ENTRIES = 50
 BATCH = 1000
@@ -53,7 +53,7 @@ LONGEST_S = 20.0
 
 
 class ActionForm(forms.Form):
-    """Form of a confirmation page: the arguments that a verb takes."""
+    """Form of a confirmation page: the arguments of a verb."""
 
     def __init__(self, verb: Verb, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(data)
@@ -184,9 +184,9 @@ class Action:
         return ActionForm(self.verb, data)
 
     def preview(self, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> tuple[list[str], bool]:
-        """Return what the confirmation page says, and whether there is anything to confirm.
+        """Return the text of the confirmation page, and whether there is anything to confirm.
 
-        It says what becomes of the selected rows, state by state. Others may change it until it is confirmed.
+        It lists the effects on the selected rows by state. Other users may change the rows until it is confirmed.
         """
         count = queryset.order_by()[: _COUNTED + 1].count()
         if count > _COUNTED:
@@ -205,7 +205,7 @@ class Action:
         return lines, True
 
     def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
-        """Change the rows a thousand at a time, log those changed, and report how many, and why others were not.
+        """Change the rows a thousand at a time, log the changed ones, and report how many, and why others were not.
 
         Stops after ``LONGEST_S``, before a web server cuts the request off and the report is lost.
         """
@@ -272,7 +272,7 @@ class Action:
 
 
 def actions_of(model: type[Model], **others: type[Action]) -> tuple[Any, ...]:
-    """Return the actions on a model's rows, one for each verb; ``others`` names the classes of those that need one."""
+    """Return the actions on a model's rows, one for each verb; ``others`` maps verbs to their own classes."""
     verbs = (verb for verb in verbs_of(model).values() if verb.permissions)
     return tuple(others.get(verb.name, Action)(verb) for verb in verbs)
 
@@ -297,13 +297,13 @@ class ActionAdmin(OffersActions, ReadOnlyAdmin):
     has_history = True
 
     def get_action_choices(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """Leave out of the list what is offered on a row's page, from which it is posted."""
+        """Leave actions for a row's page out of the list; that page posts to it."""
         choices: Any = super().get_action_choices(request, *args, **kwargs)
         of_one = {each.name for each in self.actions or () if isinstance(each, Action) and each.of_one}
         return [each for each in choices if request.method == "POST" or each[0] not in of_one]
 
     def line(self, row: Any) -> str:
-        """Return how a confirmation page names a row."""
+        """Return the name of a row on a confirmation page."""
         return str(row)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
@@ -318,7 +318,7 @@ class ActionAdmin(OffersActions, ReadOnlyAdmin):
 
     @admin.display(description=_("actions"))
     def row_actions(self, row: Any) -> SafeString:
-        """Offer in the row what its state allows and needs no form."""
+        """Offer in the row the actions that its state allows and that need no form."""
         buttons = [
             (action.name, row.pk, action.question, action.label) for action in row.buttons if action.verb.in_rows
         ]
@@ -326,7 +326,7 @@ class ActionAdmin(OffersActions, ReadOnlyAdmin):
         return format_html_join("", template, buttons)
 
     def log_of(self, pk: int | str) -> list[tuple[datetime, str, str]]:
-        """Return when, by whom and what was done to a row here, newest first, at most fifty entries."""
+        """Return the entries about a row, with time, user and action, newest first, at most fifty."""
         rows = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(self.model), object_id=str(pk))
         entries = list(rows.select_related("user").order_by("-action_time")[:_ENTRIES])
         # Django's own times are naive without USE_TZ.
@@ -380,7 +380,7 @@ def say_changed(
     more: int = 0,
     links: Sequence[SafeString] = (),
 ) -> None:
-    """Say how many rows were changed, with links to the first, why some were not, and how many more were not."""
+    """Report how many rows were changed, with links to the first, why some were not, and how many more were not."""
     if changed:
         shown = format_html_join("", "{}{}", ((", " if number else " ", link) for number, link in enumerate(links)))
         said = gettext("%(count)s %(rows)s %(done)s.") % {**_counted(changed, model), "done": done}
@@ -393,13 +393,13 @@ def say_changed(
 
 
 def not_done(model: type[Model], row: object, done: str, why: object) -> str:
-    """Say why a row was not changed."""
+    """Report why a row was not changed."""
     said = {"row": capfirst(model._meta.verbose_name), "id": row, "done": done, "why": why}
     return gettext("%(row)s %(id)s was not %(done)s: %(why)s.") % said
 
 
 def _counted(count: int, model: type[Model]) -> dict[str, str]:
-    """Return a count and the name of as many rows, for a sentence."""
+    """Return a count with the model's name, in the right number, for a sentence."""
     return {"count": f"{count:,}", "rows": model_ngettext(model._meta, count)}
 
 

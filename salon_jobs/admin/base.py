@@ -44,9 +44,9 @@ from salon_jobs.tenancy.names import store_name
 
 
 def explained(view: View, model_admin: ReaderAdmin) -> View:
-    """Return a view that says why it is refused, which filter is unknown or what to run if tables are missing.
+    """Return a view that explains a refusal, an unknown filter, or the command to run if tables are missing.
 
-    In its pages, characters that nobody sees are escaped.
+    In its pages, invisible characters are escaped.
     """
     site = model_admin.admin_site
 
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
 else:
     Paginator = paginator.Paginator  # generic only for type checkers
 
-# How many rows to count at most for a list or a state.
+# The most rows to count for a list or a state.
 MOST: Final = 10_000
 
 
@@ -149,9 +149,9 @@ class ReaderAdmin(ModelAdmin):
     related: ClassVar[tuple[type[models.Model], ...]] = ()
     # Large columns that only a row's page reads.
     deferred: ClassVar[tuple[str, ...]] = ()
-    # What an empty list says about where rows come from.
+    # The text of an empty list about the source of rows.
     empty_hint: ClassVar[Any] = ""
-    # What a row's page says about fields.
+    # Help texts for fields of a row's page.
     help_texts: ClassVar[Mapping[str, Any]] = {}
     list_class: ClassVar[type[ChangeList]] = ChangeList
     # Lookups with which other pages link to the list, in addition to those of the filters.
@@ -188,7 +188,7 @@ class ReaderAdmin(ModelAdmin):
         return "\0" not in value
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
-        """Take the chosen action on the selected rows. A selection that can be no row's key gets a message instead."""
+        """Take the chosen action on the selected rows. A selection that no row's key can be gets a message instead."""
         for selected in request.POST.getlist(ACTION_CHECKBOX_NAME):
             if not _can_be_key(self.opts.pk, selected):
                 said = gettext("Nothing was done: %(value)s is not the key of %(row)s.")
@@ -220,7 +220,7 @@ class ReaderAdmin(ModelAdmin):
         return super().get_form(request, obj, change, help_texts=self.help_texts, **kwargs)
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> Any:
-        """Say that the row does not exist, instead of Django's way to the index."""
+        """Show that the row does not exist, instead of redirecting to the index as Django does."""
         name = {"row": f"{capfirst(self.opts.verbose_name)} {unquote(object_id)}"}
         text = gettext("%(row)s does not exist, or has been deleted.")
         return self.gone(request, gettext("%(row)s does not exist") % name, text % name)
@@ -311,7 +311,7 @@ class ReaderAdmin(ModelAdmin):
 
 
 def _can_be_key(field: Any, text: str) -> bool:
-    """Return whether a field of the database can hold what a browser sent for it."""
+    """Return whether a database field can hold a browser's value for it."""
     with suppress(ValidationError, ValueError):
         field.clean(text, None)
         return storable(text) == text
@@ -319,7 +319,7 @@ def _can_be_key(field: Any, text: str) -> bool:
 
 
 def gone(process: int) -> str:
-    """Name a process that exists no more."""
+    """Name a process that no longer exists."""
     return gettext("process %(id)s, which is gone") % {"id": process}
 
 
@@ -363,7 +363,7 @@ class ReadOnlyAdmin(ReaderAdmin):
     has_history: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Have what a page shows computed once per row, although the page first asks whether it is empty."""
+        """Make the values on a page be computed once per row, although the page first asks whether each is empty."""
         super().__init_subclass__(**kwargs)
         for name, shown in list(vars(cls).items()):
             if hasattr(shown, "short_description"):
@@ -391,15 +391,15 @@ class ReadOnlyAdmin(ReaderAdmin):
         return set() if conf.store_model else {"store", "store_link"}
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
-        """Give the rows of a list, or the one of a page, what is shown of them, in few queries."""
+        """Add the displayed facts to the rows of a list, or to the row of a page, in few queries."""
         return rows
 
     def of_page(self, row: Any, request: HttpRequest) -> Any:
-        """Give the row of a page what is shown of it."""
+        """Add the facts on its page to a row."""
         return self.described([row], request)[0]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Return the row with what its page shows."""
+        """Return the row with the facts on its page."""
         row: Any = super().get_object(request, object_id, from_field)
         if row is None:
             return None
@@ -442,7 +442,7 @@ class ReadOnlyAdmin(ReaderAdmin):
 
 
 def _once(name: str, shown: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a display function that remembers, in the row, what it has shown."""
+    """Return a display function that caches its result in the row."""
 
     @wraps(shown)
     def remembered(model_admin: Any, row: Any) -> Any:
@@ -455,7 +455,7 @@ def _once(name: str, shown: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
 
 
 def id_or_other(term: str, field: str, parse: Callable[[str], object] = UUID) -> Q:
-    """Match a search term as an ID, as what ``parse`` makes of it without a ValueError, or as nothing."""
+    """Match a search term as an ID, as the result of ``parse`` (unless it raises ValueError), or as nothing."""
     matches = Q(pk__in=())
     if len(term) < 20 and term.isdecimal() and int(term) < 2**63:
         matches |= Q(pk=int(term))

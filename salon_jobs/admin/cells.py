@@ -1,4 +1,4 @@
-"""Cells of the admin's lists, and what its pages show of a row: times, states and JSON, as HTML."""
+"""Cells of the admin's lists and row pages: times, states and JSON, as HTML."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from salon_jobs.models import Limit
 from salon_jobs.tenancy.names import store_name
 from salon_jobs.words import ago, duration, exact, scope_words
 
-# What a list or page shows of a row: called by Django with the admin and the row.
+# A display function of a list or page: called by Django with the admin and the row.
 Display = Callable[[Any, Any], SafeString | str]
 
 
 def _display_of(name: str, description: Any, show: Callable[[Any], SafeString | str]) -> Display:
-    read = attrgetter(name)  # ``known.progress`` is what the read model of the row says
+    read = attrgetter(name)  # ``known.progress`` is a field of the row's read model
 
     @admin.display(description=description)
     def shown(_: Any, row: Any) -> SafeString | str:
@@ -37,7 +37,7 @@ def _display_of(name: str, description: Any, show: Callable[[Any], SafeString | 
     return shown
 
 
-# By this in its address, a row's page shows large values whole.
+# With this in its address, a row's page shows large values whole.
 SHOW, ALL = "show", "all"
 
 
@@ -47,12 +47,12 @@ def is_whole(row: Any) -> bool:
 
 
 def time_of(name: str, description: Any) -> Display:
-    """Return the display function of a row's time, with its zone (whatever the project's formats) and its distance."""
+    """Return the display function of a row's time, with its zone (in any format of the project) and relative to now."""
     return _display_of(name, description, lambda at: "-" if at is None else exact(at, datetime.now(UTC)))
 
 
 def age_of(name: str, description: Any) -> Display:
-    """Return the display function of a row's time by its distance from now, with the time as a tooltip."""
+    """Return the display function of a row's time relative to now, with the time as a tooltip."""
     return _display_of(name, description, lambda at: "-" if at is None else ago(at, datetime.now(UTC)))
 
 
@@ -98,12 +98,12 @@ def scope_name(kind: str, name: str) -> str:
 
 
 def below(shown: object, *parts: object) -> SafeString:
-    """Format a cell of a list: what is shown, and below it the parts that are not empty."""
+    """Format a cell of a list: the value, and below it the parts that are not empty."""
     return format_html("{}<small>{}</small>", shown, format_html_join(" · ", "{}", ((part,) for part in parts if part)))
 
 
 def stacked(shown: object, *lines: str) -> SafeString:
-    """Format a cell of a list: what is shown, and a line of its own below it for each that is not empty."""
+    """Format a cell of a list: the value, and below it each line that is not empty."""
     return format_html("{}{}", shown, format_html_join("", "<small>{}</small>", ((line,) for line in lines if line)))
 
 
@@ -117,12 +117,12 @@ def badge(shown: str, kind: str) -> SafeString:
     return format_html('<span class="salon-jobs-badge {}">{}</span>', kind, gettext(shown))
 
 
-# More than this is folded: a payload of megabytes makes a page of hundreds of screens.
+# Longer values are folded: a payload of megabytes makes a page of hundreds of screens.
 _LINES, _CHARACTERS = 40, 4000
 
 
 def large(value: str, *, whole: bool) -> SafeString:
-    """Format a text of any size: of a large one the beginning and a link to all of it, or the ``whole``."""
+    """Format a text of any size: for a large one the beginning and a link to all of it, or the ``whole``."""
     first, size = ("", 0) if whole else beginning(value)
     if not size:
         return text(value)
@@ -143,9 +143,9 @@ def text(value: str) -> SafeString:
 
 
 def as_json(value: object, *, whole: bool = False) -> SafeString:
-    """Format a value as JSON whose objects and lists can be folded, without the values of keys that ``REDACT`` names.
+    """Format a value as JSON with foldable objects and lists, without the values of keys that ``REDACT`` names.
 
-    Those inside a long value are folded at first, as is one with many parts. A large one is text, as ``large`` has it.
+    Parts of a long value are folded at first, as is a value with many parts. A large value is text, as from ``large``.
     """
     shown: Any = redacted(value, conf.redact)
     written = storable(json.dumps(shown, indent=2, ensure_ascii=False))

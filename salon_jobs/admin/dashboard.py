@@ -1,4 +1,4 @@
-"""The dashboard: what waits, runs and fails, with plots over time."""
+"""The dashboard: waiting, running and failing jobs, with plots over time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Relay that owns partitions; ``id`` None: its process is gone."""
+    """A relay that owns partitions; ``id`` None: its process is gone."""
 
     id: int | None
     name: str
@@ -101,7 +101,7 @@ class Plot:
 
     @property
     def points(self) -> str:
-        """What the plot shows under the pointer, as JSON: the time of each step, and the value of each line."""
+        """The values under the pointer, as JSON: the time of each step, and the value of each line."""
         steps = zip(self.times, *(line.values for line in self.lines), strict=True)
         return json.dumps(
             [[f"{timezone.localtime(at):%b %d %H:%M}", *map(self.shown, values)] for at, *values in steps]
@@ -159,7 +159,7 @@ class Plot:
 
 
 def svg(words: str, content: SafeString) -> SafeString:
-    """Return the SVG of a plot or of bars, which ``words`` describe."""
+    """Return the SVG of a plot or of bars, with ``words`` as its description."""
     frame = '<svg class="plot" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
     return format_html(frame, WIDTH, HEIGHT, words, content)
 
@@ -171,7 +171,7 @@ def _y(value: float, top: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Piece of the page; the pieces of a part come in one response, which the browser refreshes every ``every_s``."""
+    """A piece of the page; the pieces of a part come in one response, which the browser refreshes every ``every_s``."""
 
     name: str
     part: str
@@ -199,7 +199,7 @@ _REJECTED: Final = ngettext_lazy("%(count)s rejected message", "%(count)s reject
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Problem that the verdict names, and where to see it: a ``model``'s list with ``filters``, or a ``section``."""
+    """A problem in the verdict, and a place to see it: a ``model``'s list with ``filters``, or a ``section``."""
 
     text: str
     section: str = ""
@@ -208,7 +208,7 @@ class Problem:
 
 
 class DashboardAdmin(ReadOnlyAdmin):
-    """Admin of the dashboard: a page of two parts, each of which the browser refreshes on its own (``?part=``)."""
+    """Admin of the dashboard: a page of two parts, each of which the browser refreshes separately (``?part=``)."""
 
     has_rows_of_stores = True
 
@@ -279,7 +279,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
 def _problems(
     waiting: queues.Waiting, live: Sequence[ProcessAtWork], front: QueueFront, relaying: Relaying, totals: relays.Totals
 ) -> Iterator[Problem]:
-    """Yield the worst problems first. What was paused on purpose needs no attention."""
+    """Yield the worst problems first. Rows that operators paused need no attention."""
     workers = [each for each in live if each.kind == "worker" and not each.silent]
     if is_eager():
         yield Problem(gettext("jobs run in the process that enqueues them (EAGER)"), section="processes")
@@ -371,7 +371,7 @@ def span_of(request: HttpRequest) -> str:
 
 
 def plots_of(request: HttpRequest, span: str, task: str | None = None, queue: str | None = None) -> dict[str, Any]:
-    """Return what the template of plots shows: of all jobs, or those of a ``task`` or ``queue``."""
+    """Return the context for the template of plots: of all jobs, or those of a ``task`` or ``queue``."""
     steps = queues.history(SPANS[span], using=reader(request), task=task, queue=queue)
     times = tuple(step.at for step in steps)
 

@@ -28,18 +28,18 @@ from salon_jobs.tenancy.names import store_name
 
 
 class NameFilter(admin.SimpleListFilter):
-    """Filter by name that always offers the current choice: without any, Django would ignore it and list everything."""
+    """Filter by name that always offers the current choice: without choices, Django ignores it and lists everything."""
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         """Return the choices in addition to the current one."""
         return ()
 
     def label(self, request: HttpRequest, name: str) -> str:
-        """Return how a choice is shown."""
+        """Return the label of a choice."""
         return name
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Any], name: str) -> QuerySet[Any]:
-        """Return the rows of a choice. Raises ValueError for a name that cannot be one."""
+        """Return the rows of a choice. Raises ValueError for an invalid name."""
         return queryset.filter(**{str(self.parameter_name): name})
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -48,7 +48,7 @@ class NameFilter(admin.SimpleListFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the rows of the current choice; a malformed one shows nothing and says so."""
+        """Return the rows of the current choice; for a malformed one show none and a message."""
         name = self.value()
         try:
             return self.matching(request, queryset, name) if name else queryset
@@ -59,7 +59,7 @@ class NameFilter(admin.SimpleListFilter):
 
 
 def named(request: HttpRequest, store: str) -> str:
-    """Return the name of a store whose ID may come from the URL; for another store, a limited user gets only the ID."""
+    """Return the name of a store, whose ID may come from the URL; a limited user gets only the ID of other stores."""
     if not sees_all_stores(request) and store != str(current_store_id()):
         return store
     try:
@@ -137,7 +137,7 @@ class InboxStatusFilter(admin.SimpleListFilter):
 
 
 class DestinationStateFilter(admin.SimpleListFilter):
-    """Filter by what a destination's badge shows."""
+    """Filter by the state on a destination's badge."""
 
     title = _("state")
     parameter_name = "state"
@@ -220,7 +220,7 @@ class ErrorClassFilter(NameFilter):
         return {kind.error_class for kind in failure_kinds(using=using)}
 
     def label(self, request: HttpRequest, name: str) -> str:
-        """Return the class, whose name may break at its dots."""
+        """Return the class, with line breaks allowed at the dots of its name."""
         return format_html_join(SafeString(".<wbr>"), "{}", ((part,) for part in error_name(name).split(".")))
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
@@ -238,7 +238,7 @@ class ErrorGroupFilter(NameFilter):
 
 
 class FlowFilter(NameFilter):
-    """Filter by flow, shown when the picture of one linked here."""
+    """Filter by flow, shown when the picture of a flow linked here."""
 
     title = _("flow")
     parameter_name = "flow"
@@ -253,7 +253,7 @@ _LOOKED_AT_FOR_CHOICES = 1000
 
 
 def bounded(request: HttpRequest, found: QuerySet[Message]) -> QuerySet[Message]:
-    """Leave out rows below the newest ids, unless an index finds them, as it does failed and skipped ones."""
+    """Leave out rows below the newest ids, unless an index finds them, as for failed and skipped ones."""
     if request.GET.get("status__exact") in RARE:
         return found
     return found.filter(pk__gt=oldest_searched(using=reader(request)))

@@ -1,4 +1,4 @@
-"""Picture of a flow: a box for each stage, from left to right, with a line from each that it comes after."""
+"""Picture of a flow: a box for each stage, from left to right, with a line from each of its predecessors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _BELOW: Final = 14
 
 
 def picture(flow: Stages, address: Callable[[Stage], str], badges: Mapping[str, str]) -> SafeString:
-    """Return the stages as SVG, whose boxes are links. It has no inline style, for a strict CSP."""
+    """Return the stages as SVG with linked boxes. It has no inline style, for a strict CSP."""
     layers: dict[int, list[Stage]] = defaultdict(list)
     for stage in flow.stages:
         layers[stage.layer].append(stage)
     most = max(map(len, layers.values()))
     at: dict[Stage, tuple[int, int]] = {}
     for column, stages in enumerate(layers.values()):
-        # Each as near as can be to the middle of those it comes after, which stand already.
+        # Each as near as possible to the middle of its predecessors, which are already placed.
         drawn = {stage: [at[each][1] for each in stage.after if each in at] for stage in stages}
         stages.sort(key=lambda stage: sum(drawn[stage]) / len(drawn[stage]) if drawn[stage] else 0)
         top = (most - len(stages)) * (_HEIGHT + _BELOW) // 2

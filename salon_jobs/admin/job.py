@@ -63,7 +63,7 @@ _TRACE_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
 def format_attempts(known: JobRow, errors: Sequence[JobError]) -> SafeString | str:
-    """Format the current or last run and the errors, the newest open: when, how long, where, traceback."""
+    """Format the attempts with their errors, the newest open: time, duration, place, traceback."""
     job, using = known.job, known.job._state.db
     ids = [each.worker_id for each in errors if known.sees_all and each.worker_id is not None]
     names = {each.pk: str(each) for each in Process.objects.using(using).filter(pk__in=ids)}
@@ -123,7 +123,7 @@ def _between(first: datetime, last: datetime) -> str:
 
 
 _ENDED = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.value)
-# Of each state, and of what ``timeliness`` adds to them; translated where they are shown.
+# Badges of each state, and of the texts that ``timeliness`` adds; translated where they are shown.
 _BADGES = {
     gettext_noop("queued"): "waiting",
     gettext_noop("scheduled"): "waiting",
@@ -140,7 +140,7 @@ _BADGES = {
 
 
 class JobList(OrderedList):
-    """List of jobs with their arguments in short."""
+    """List of jobs with their shortened arguments."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -220,18 +220,18 @@ class JobAdmin(ActionAdmin):
         return said % {"newest": f"{search.SEARCHED:,}", "kilobytes": f"{search.LARGEST_READ // 1024:,}"}
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
-        """Give each job what a list shows of it, and its buttons."""
+        """Add to each job the facts in a list, and its buttons."""
         for known in job_rows(rows, using=reader(request), sees_all=sees_all_stores(request)):
             known.job.known = known
         return super().described(rows, request)
 
     def of_page(self, row: Any, request: HttpRequest) -> Any:
-        """Give the job all that is known of it."""
+        """Add to the job all known facts."""
         row.known = job_page(row, using=reader(request), sees_all=sees_all_stores(request), most=_SHOWN)
         return super().described([row], request)[0]
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Show of ended jobs first when they ended."""
+        """For ended jobs, show the time of their end first."""
         has_ended = request.GET.get("state__exact") in _ENDED
         return ["finished" if each == "enqueued" and has_ended else each for each in super().get_list_display(request)]
 
@@ -239,7 +239,7 @@ class JobAdmin(ActionAdmin):
         return ("job", "finished") if self._is_by_end(request) else self.sortable_by
 
     def get_ordering(self, request: HttpRequest) -> Any:
-        """Show first what ended last, where an index knows it: among all jobs of a state."""
+        """Sort by the latest end, where an index has it: among all jobs of a state."""
         return ("-finished_at", "-id") if self._is_by_end(request) else self.ordering
 
     @staticmethod
@@ -248,7 +248,7 @@ class JobAdmin(ActionAdmin):
         return is_whole and sees_all_stores(request) and request.GET.get("state__exact") in _ENDED
 
     def matches(self, request: HttpRequest, term: str) -> Q:
-        """Match the number, store or key, whichever it can be, each by an index; else texts of the newest jobs."""
+        """Match the number, store or key, whichever is possible, each by an index; else texts of the newest jobs."""
         using, whole = reader(request), search.with_key(term) | id_or_other(term, "store_id", store_key().parse)
         if Job.objects.using(using).filter(whole).exists():
             return whole
@@ -267,7 +267,7 @@ class JobAdmin(ActionAdmin):
         return own + super().get_urls()
 
     def group(self, request: HttpRequest) -> TemplateResponse:
-        """Show one group of failed jobs: since when and how often, in which stores, and the stack of the newest."""
+        """Show one group of failed jobs: its period, count and stores, and the stack of the newest."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         given = request.GET.get("fingerprint", "")
@@ -342,7 +342,7 @@ class JobAdmin(ActionAdmin):
         return [(state, counted(number, MOST + 1)) for state, number in numbers]
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> Any:
-        """Show the kept result of a job that is gone, or a page that says what may have become of it."""
+        """Show the kept result of a job that is gone, or a page with the possible reasons."""
         may_exist = object_id.isdecimal() and len(object_id) < 20 and may(request, "salon_jobs.view_jobresult")
         if may_exist and JobResult.objects.using(reader(request)).filter(pk=int(object_id)).exists():
             return HttpResponseRedirect(self.address_of(JobResult, object_id))
@@ -387,11 +387,11 @@ class JobAdmin(ActionAdmin):
     def status(self, job: Any) -> SafeString:
         """Show the state as a badge."""
         shown = job.timeliness
-        return badge(shown, _BADGES.get(shown, "quiet"))  # that of a newer release, too
+        return badge(shown, _BADGES.get(shown, "quiet"))  # also the state of a newer release
 
     @admin.display(description=_("state"))
     def progress(self, job: Any) -> SafeString:
-        """Show the state, and below how many attempts it took."""
+        """Show the state, and below the number of attempts."""
         return below(self.status(job), job.known.attempts)
 
     @admin.display(description=_("why"))
@@ -437,7 +437,7 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description=_("due"))
     def due_at(self, job: Job) -> SafeString | str:
-        """Show when the job is due, or was; one that waits for others, or has done so to its end, never is."""
+        """Show when the job is or was due; a job that waits for others, or did so to its end, never is."""
         return "-" if job.run_at >= LATEST else exact(job.run_at, datetime.now(UTC))
 
     @admin.display(description=_("runs in"))
@@ -485,7 +485,7 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description=_("log"))
     def logged(self, job: Job) -> SafeString | str:
-        """Show the last lines that a run logged which did not fail."""
+        """Show the last lines logged by a run that did not fail."""
         return text(job.log) if job.log else "-"
 
     @admin.display(description=_("upcoming retries"))
@@ -519,7 +519,7 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description=_("enqueued by"))
     def origin(self, job: Any) -> SafeString | str:
-        """Link to what added the job: a fan-out, the end of others that it follows, or the tick of a cron entry."""
+        """Link to the job's origin: a fan-out, the end of other jobs, or the tick of a cron entry."""
         found: Origin | None = job.known.origin
         if found is None:
             return "-"
@@ -552,5 +552,5 @@ class JobAdmin(ActionAdmin):
         return lines_of(lines) if lines else "-"
 
     def hidden_fields(self, request: HttpRequest) -> set[str]:
-        """Hide from staff of one store what only operators may read: ticks, fan-outs, follow-ups and processes."""
+        """Hide from staff of one store the facts for operators: ticks, fan-outs, follow-ups and processes."""
         return super().hidden_fields(request) | (set() if sees_all_stores(request) else {"origin", "process", "then"})

@@ -1,4 +1,4 @@
-"""Actions on jobs that need a form of their own: pausing what they belong to, and running one again."""
+"""Actions on jobs that need a form: pausing their queue, task or store, and running one again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from salon_jobs.verbs import Verb, verbs_of
 
 
 class PauseForm(ActionForm):
-    """Form for what to pause or resume. A scope is written ``kind:name``."""
+    """Form for the scopes to pause or resume. A scope is written ``kind:name``."""
 
     verb = forms.ChoiceField(
         label=_("Action"),
@@ -82,7 +82,7 @@ class PauseAction(Action):
 
 
 class ArgumentsForm(ActionForm):
-    """Form of the arguments of a job or a schedule, as JSON in which what ``REDACT`` hides stays hidden."""
+    """Form of the arguments of a job or a schedule, as JSON in which hidden values (``REDACT``) stay hidden."""
 
     def __init__(self, verb: Verb, data: Mapping[str, Any] | None, row: Job | Schedule) -> None:
         super().__init__(verb, data)
@@ -115,13 +115,13 @@ class ArgumentsForm(ActionForm):
 
 
 def signature_of(declared: registry.TaskDeclaration) -> str:
-    """Return the name of a task with what it takes, for people."""
+    """Return the name of a task with its arguments, for people."""
     parameters = ", ".join(map(str, declared.payload.signature.parameters.values()))
     return f"{declared.name}({parameters})".replace("'", "")
 
 
 class ActionOnOne(Action):
-    """Action on the row on whose page it is, with the arguments of its task in the form."""
+    """Action on the row of a page, with the arguments of its task in the form."""
 
     of_one: ClassVar[bool] = True
     form: ClassVar[type[ArgumentsForm]] = ArgumentsForm
@@ -134,7 +134,7 @@ class ActionOnOne(Action):
         return self.form(self.verb, data, rows[0])
 
     def preview(self, request: HttpRequest, queryset: QuerySet[Any], form: Any) -> tuple[list[str], bool]:
-        """Return what becomes of the row, and of values that are hidden."""
+        """Return the effect on the row, and on hidden values."""
         try:
             registry.get_declaration(form.row.task)
         except UnknownTask as error:
@@ -146,12 +146,12 @@ class ActionOnOne(Action):
 
 
 class RunAgain(ActionOnOne):
-    """Action that enqueues a job like the one on whose page it is, with other arguments."""
+    """Action that enqueues a job like the one on the page, with other arguments."""
 
     says = gettext_noop("This enqueues a new job with these arguments. %s stays as it is.")
 
     def preview(self, request: HttpRequest, queryset: QuerySet[Any], form: Any) -> tuple[list[str], bool]:
-        """Say also what the new job is not, and what it waits for."""
+        """Add how the new job differs, and why it waits."""
         lines, can_confirm = super().preview(request, queryset, form)
         job: Job = form.row
         if job.flow_id is not None:

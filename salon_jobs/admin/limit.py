@@ -118,7 +118,7 @@ class LimitList(ChangeList):
 
 
 def _declared(limit: ListedLimit, running: Mapping[str, int]) -> str:
-    """Format a limit that only the code declares, with how many jobs run under it; for many, under the busiest."""
+    """Format a limit that only the code declares, with how many jobs run under it; for several, under the busiest."""
     scope = f"{limit.kind}:{limit.name}"
     if scope.endswith("*"):
         each_key = gettext("each key of task %(task)s") % {"task": limit.name.removesuffix(":*")}
@@ -165,14 +165,14 @@ class LimitAdmin(OffersActions, ReaderAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show a limit under what it applies to, a store by its name."""
+        """Show a limit under its scope, with a store's name."""
         row: Limit | None = self.get_object(request, object_id)
         named = {} if row is None else {"subtitle": scope_name(row.kind, row.name)}
         return super().change_view(request, object_id, form_url, {**named, **(extra_context or {})})
 
     @admin.display(description=_("applies to"))
     def scope(self, row: Limit) -> str:
-        """Show what the limit applies to; a store by its name."""
+        """Show the scope of the limit, with a store's name."""
         return scope_name(row.kind, row.name)
 
     @admin.display(description=_("state"))

@@ -1,4 +1,4 @@
-"""Admin pages for messages on their way out, with what blocks and replays them, and on their way in."""
+"""Admin pages for outgoing messages, with blocked aggregates and replays, and for incoming ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SEARCHED = 1000
 
 
 class ReplayAction(Action):
-    """Action that writes the selected messages again as new ones, after a dry run, with a reason that is recorded."""
+    """Action that writes the selected messages again as new ones, after a dry run, with a recorded reason."""
 
     def preview(self, request: HttpRequest, queryset: QuerySet[Message], form: ActionForm) -> tuple[list[str], bool]:
         """Return the result of a dry run."""
@@ -88,12 +88,12 @@ class DestinationLinkAdmin(ActionAdmin):
 
 
 def _is_for_operators(row: Model) -> bool:
-    """Return whether the row is shown to someone who sees all stores."""
+    """Return whether the row's reader sees all stores."""
     return row._state.db == conf.reader_database and current_store_id() is None
 
 
 def retries(count: int) -> str:
-    """Format how many attempts to send a message failed; "" if none."""
+    """Format the number of failed attempts to send a message; "" if none."""
     said = ngettext("%(count)s failed attempt", "%(count)s failed attempts", count)
     return said % {"count": f"{count:,}"} if count else ""
 
@@ -145,7 +145,7 @@ class MessageAdmin(DestinationLinkAdmin):
         return super().described(rows, request)
 
     def matches(self, request: HttpRequest, term: str) -> Q:
-        """Match the number, UUID or aggregate ID, whichever the term can be."""
+        """Match the number, UUID or aggregate ID, whichever is possible."""
         # Those of an aggregate: open ones by their index, others among the newest ids.
         rows = Message.objects.using(reader(request)).filter(aggregate_id=term).order_by("-pk")
         is_open = rows.filter(aggregate_type__in=filters.known_destinations(request), status__in=OPEN)
@@ -153,7 +153,7 @@ class MessageAdmin(DestinationLinkAdmin):
         return Q(pk__in=[*newest[0], *newest[1]]) | id_or_other(term, "message_id")
 
     def state_of(self, row: Any) -> str:
-        """Return the status; of a pending message that waits for its next attempt or an operator, "blocked"."""
+        """Return the status; "blocked" if a pending message waits for a retry."""
         return "blocked" if getattr(row, "head", None) is not None else str(row.status)
 
     def line(self, row: Message) -> str:
@@ -166,7 +166,7 @@ class MessageAdmin(DestinationLinkAdmin):
 
     @admin.display(description=_("status"))
     def progress(self, message: Any) -> SafeString:
-        """Show the status, and below how often it was retried, its error, and why its destination takes none."""
+        """Show the status, and below its retries, its error, and why its destination takes none."""
         head = getattr(message, "head", None)
         error = (head.error if head else message.last_error) if message.status in OPEN else ""
         held = getattr(message, "held", "")
@@ -186,7 +186,7 @@ class MessageAdmin(DestinationLinkAdmin):
 
     @admin.display(description=_("delivery"))
     def delivery(self, message: Message) -> SafeString | str:
-        """Show whether the message can be sent; link to the one that blocks it."""
+        """Show whether the message can be sent; link to the message that blocks it."""
         using, sees_all = message._state.db or conf.reader_database, _is_for_operators(message)
         page = message_page(message, using=using, sees_all=sees_all)
         return page.delivery if page.blocked_by is None else self.link(Message, page.blocked_by, page.delivery)
@@ -318,7 +318,7 @@ _INBOX_BADGES = {"enqueued": "good", "rejected": "bad", "retry": "warn", "dismis
 
 
 class InboxList(OrderedList):
-    """List whose links to all messages have a filter: without one, it opens on the rejected messages."""
+    """List with a filter in its links to all messages: without one, it opens on the rejected messages."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -369,7 +369,7 @@ class InboxAdmin(ActionAdmin):
 
     @admin.display(description=_("why"))
     def why(self, message: InboxMessage) -> SafeString | str:
-        """Show the code of the reason why the message was rejected, and below its text."""
+        """Show the code of the reason for the rejection, and below its text."""
         reason = Truncator(message.reason).chars(120)
         return below(message.code, reason) if message.code or reason else "-"
 

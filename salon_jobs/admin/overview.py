@@ -1,4 +1,4 @@
-"""Admin page of one task or one queue: its rate, failures, waits and durations, and what limits and starts it."""
+"""Admin page of one task or queue: its rate, failures, waits and durations, with its limits and triggers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from salon_jobs.models import Process
 from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.words import about, duration, instant, pause_of, rate_text, scope_words
 
-# Bars of a trend, and how long each of them may be.
+# Bars of a trend, and the possible length of each.
 _TREND: Final = 30
 _STEPS: Final = (*(timedelta(minutes=each) for each in (2, 10, 60, 360)), *(timedelta(days=each) for each in (1, 7)))
 # Fewer bars than this would look like blocks.
@@ -51,7 +51,7 @@ def bars(counts: Sequence[int], labels: Sequence[str], words: str) -> SafeString
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Histogram of waits or durations, in buckets of half a doubling, from the first that has any to the last."""
+    """Histogram of waits or durations, in buckets of half a doubling, from the first nonempty one to the last."""
 
     key: str
     title: str
@@ -78,7 +78,7 @@ class Histogram:
 
     @property
     def svg(self) -> SafeString:
-        """The bars as SVG; each says how many runs took how long."""
+        """The bars as SVG; each with the number of runs and their time."""
         under = gettext("under %(time)s")
         bounds = [under % {"time": duration(bound)} for bound in BOUNDS_S] + [gettext("longer")]
         taken = slice(self._shown.start, self._shown.stop)
@@ -92,7 +92,7 @@ class Histogram:
 
 
 def trend(times: Sequence[datetime], until: datetime) -> dict[str, Any]:
-    """Return bars of how many of these times, newest first, lie in each of thirty steps up to now.
+    """Return bars that count these times, newest first, in each of thirty steps up to now.
 
     A step is a round time, as short as it can be.
     """
@@ -109,7 +109,7 @@ def trend(times: Sequence[datetime], until: datetime) -> dict[str, Any]:
 def overview(request: HttpRequest, kind: str, name: str) -> dict[str, Any]:
     """Return what the page of a task or queue shows, from statistics and limits: it reads no job. Role: operator."""
     span, of, using = span_of(request), {kind: name}, reader(request)
-    # Of a week, the histograms of all tasks take twice as long as the rest of the page.
+    # For a week, the histograms of all tasks take twice as long as the rest of the page.
     counted = "day" if span == "week" else span
     runs = statistics.totals(SPANS[counted].length, using=using, **of)
 
@@ -137,7 +137,7 @@ def overview(request: HttpRequest, kind: str, name: str) -> dict[str, Any]:
 
 
 def _facts(kind: str, name: str, using: str) -> Iterator[tuple[str, str, str]]:
-    """Yield what is known of a task or queue, and to which list it leads with which search."""
+    """Yield the facts of a task or queue, with the list and the search to which each leads."""
     declared = [each for each in registry.tasks() if name == (each.name if kind == "task" else each.options.queue)]
     if kind == "task":
         yield (declared[0].origin if declared else gettext("It is not declared in this process.")), "", ""

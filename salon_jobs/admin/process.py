@@ -47,7 +47,7 @@ class ProcessAdmin(ReadOnlyAdmin):
     age = age_of("started_at", _("started"))
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
-        """Give each process the jobs that it holds."""
+        """Add to each process the jobs that it holds."""
         at_work = {each.id: each for each in processes(using=reader(request))}
         for row in rows:
             row.at_work = at_work.get(row.pk)
@@ -59,7 +59,7 @@ class ProcessAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("queues"))
     def serves(self, row: Any) -> str:
-        """Show which queues a worker serves, on how many threads."""
+        """Show the queues that a worker serves, and on how many threads."""
         if row.kind != "worker":
             return "-"
         said = ngettext("%(queues)s, %(threads)s thread", "%(queues)s, %(threads)s threads", row.concurrency)
@@ -118,7 +118,7 @@ class RunNow(Action):
 
 
 class CronEntryAdmin(ActionAdmin):
-    """Admin of cron entries: when they run, what became of their last ticks, and a button to run one now."""
+    """Admin of cron entries: when they run, the outcomes of their last ticks, and a button to run one now."""
 
     list_display = ("entry", "schedule", "next", "last", "result", "row_actions")
     list_display_links = ("entry",)
@@ -132,13 +132,13 @@ class CronEntryAdmin(ActionAdmin):
     actions = actions_of(CronEntryState, run_now=RunNow)
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
-        """Give each row its declaration in this process, if any, its last run and its buttons."""
+        """Add to each row its declaration in this process, if any, its last run and its buttons."""
         declared = {entry.name: entry for entry in cron_entries.all()}
         last = {entry.name: entry for entry in cron(using=reader(request))}
         for row in rows:
             row.declared, row.ran, row.now = declared.get(row.pk), last.get(row.pk), datetime.now(UTC)
             row.in_effect = row.declared
-            with suppress(CronInvalid):  # of a line that was no operator's
+            with suppress(CronInvalid):  # a line that no operator set
                 row.in_effect = row.declared and row.declared.overridden(row.line)
         for row in super().described(rows, request):
             row.buttons = [action for action in row.buttons if row.line or action.name != "restore"]
@@ -200,7 +200,7 @@ class CronEntryAdmin(ActionAdmin):
 
     @admin.display(description=_("result"))
     def result(self, row: Any) -> SafeString | str:
-        """Show what became of the last tick's job, with a link to it while it exists."""
+        """Show the outcome of the last tick's job, with a link to it while it exists."""
         if row.ran is None:
             return "-"
         kind = "bad" if row.ran.failed else "good" if row.ran.result.startswith("succeeded") else "quiet"
@@ -219,7 +219,7 @@ class CronEntryAdmin(ActionAdmin):
 
     @admin.display(description=_("last ticks"))
     def last_ticks(self, row: Any) -> SafeString | str:
-        """List the last ten ticks, with what became of their jobs."""
+        """List the last ten ticks, with the outcomes of their jobs."""
         using = row._state.db
         ticks = list(CronTick.objects.using(using).filter(entry=row.pk).order_by("-tick_at")[:_TICKS_BACK])
         jobs = Job.objects.using(using).in_bulk([tick.job_id for tick in ticks if tick.job_id is not None])

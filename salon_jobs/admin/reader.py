@@ -1,4 +1,4 @@
-"""Who reads a page of the admin: the operator through his role, or staff of one store through the web role."""
+"""Reader of an admin page: the operator through his role, or staff of one store through the web role."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def as_reader(view: View, site: AdminSite) -> View:
 
 
 def store_of_staff(request: HttpRequest) -> StoreId | None:
-    """Return the store that a limited user works in, found by REQUEST_STORE; None if they have yet to choose one.
+    """Return the store in which a limited user works, found by REQUEST_STORE; None if they have yet to choose one.
 
     Raises PermissionDenied for a store that is not theirs, and if nothing could restrict them to it.
     """

@@ -1,4 +1,4 @@
-"""The admin page of kept results: what succeeded jobs returned."""
+"""Admin page of kept results of succeeded jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from salon_jobs.words import duration
 
 
 class JobResultAdmin(ReadOnlyAdmin):
-    """Admin of what jobs returned, for as long as ``keep_result`` keeps it."""
+    """Admin of jobs' results, for as long as ``keep_result`` keeps them."""
 
     has_rows_of_stores = True
     empty_hint = _("Tasks with keep_result keep their results for that long.")

@@ -59,7 +59,7 @@ class RunScheduleNow(RunNow):
 
 
 class ScheduleForm(ArgumentsForm):
-    """Form for when a schedule is due, how, and with which arguments; ``schedule`` checks them."""
+    """Form for the timing, options and arguments of a schedule; ``schedule`` checks them."""
 
     line = forms.CharField(label=_("Line"), required=False, max_length=255, validators=[check_line], help_text=_LINE)
     timezone = forms.CharField(label=_("Time zone"), required=False, max_length=64, help_text=_ZONE)
@@ -76,18 +76,18 @@ class ScheduleForm(ArgumentsForm):
             self.fields["shown"] = forms.DateTimeField(widget=forms.HiddenInput, initial=shown)
 
     def clean_shown(self) -> None:
-        """Take the row for what it was when the form was shown, so that nobody overwrites what another has changed."""
+        """Detect concurrent edits: compare with the row as the form showed it."""
         self.row.changed_at = self.cleaned_data["shown"]
 
 
 class ChangeSchedule(ActionOnOne):
-    """Action that changes when a schedule is due, how, and with which arguments."""
+    """Action that changes the timing, options and arguments of a schedule."""
 
     form = ScheduleForm
     says = gettext_noop("Schedule %s: one that is due as before keeps its next tick, and a paused one stays paused.")
 
     def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Schedule], form: Any) -> None:
-        """Save the schedule, log what is changed, and link to it; give an error to its field."""
+        """Save the schedule, log the changes, and link to it; attach an error to its field."""
         row, given, before = form.row, form.arguments, {**form.initial, "arguments": form.stored}
         try:
             timing = {name: given[name] for name in form.initial if name in given}
@@ -133,10 +133,10 @@ class NewScheduleForm(ScheduleForm):
             self.fields["key"].help_text = _("Names the schedule")
 
     def clean_store_id(self) -> None:
-        """Read the store, which the task of a store needs and no other has."""
+        """Read the store; required for a store task, refused for others."""
         given, task_name = self.cleaned_data["store_id"], self.cleaned_data.get("task")
         declared = registry.get_declaration(task_name) if task_name else None
-        # Those of Django's run for a store as well as for none.
+        # Django's tasks run for a store as well as for none.
         if isinstance(declared, Task) and declared.is_store_task != bool(given):
             raise forms.ValidationError(gettext("The task of a store needs it, and other tasks have none."))
         try:
@@ -166,7 +166,7 @@ _ADD: Final = AddSchedule(
 
 
 class ScheduleAdmin(ActionAdmin):
-    """Admin of schedules: when they are due, what became of their last ticks, and buttons to change them."""
+    """Admin of schedules: when they are due, the outcomes of their last ticks, and buttons to change them."""
 
     has_rows_of_stores = True
     list_display = ("name", "store", "due", "next", "last", "row_actions")
@@ -181,11 +181,11 @@ class ScheduleAdmin(ActionAdmin):
     changed = time_of("changed_at", _("last changed"))
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
-        """Give each row its last ticks and its buttons."""
+        """Add to each row its last ticks and its buttons."""
         for row in rows:
             row.history, row.now = [], datetime.now(UTC)
         by_id = {row.pk: row for row in rows}
-        # A page has one row, a list needs of each only the last tick.
+        # A page has one row; a list needs only the last tick of each.
         asked = {"ids": list(by_id), "ticks": _HISTORY if len(rows) == 1 else 1}
         for id_, *tick, outcome in rows_of("schedule_results", asked, using=reader(request)):
             by_id[id_].history.append((*tick, outcome or ""))
@@ -225,7 +225,7 @@ class ScheduleAdmin(ActionAdmin):
 
     @admin.display(description=_("options"))
     def options(self, row: Any) -> SafeString:
-        """Say how late a tick fires, by how much jobs are delayed, and whether they may overlap."""
+        """Describe how late a tick fires, by how much jobs are delayed, and whether they may overlap."""
         late = {"time": duration(row.catch_up.total_seconds())}
         lines = [gettext("missed ticks still run for up to %(time)s") % late]
         if row.jitter:
@@ -237,7 +237,7 @@ class ScheduleAdmin(ActionAdmin):
 
     @admin.display(description=_("last tick"))
     def last(self, row: Any) -> SafeString | str:
-        """Show what became of the last tick, with a link to its job while it exists."""
+        """Show the outcome of the last tick, with a link to its job while it exists."""
         if not row.history:
             return "-"
         [tick_at, by_hand, _, job_id, outcome] = row.history[0]
@@ -248,7 +248,7 @@ class ScheduleAdmin(ActionAdmin):
 
     @admin.display(description=_("history"))
     def history(self, row: Any) -> SafeString | str:
-        """List the last ticks and the runs by hand, newest first, with what became of their jobs."""
+        """List the last ticks and the runs by hand, newest first, with the outcomes of their jobs."""
         lines: list[SafeString] = []
         for tick_at, by_hand, run_by, job_id, outcome in row.history:
             shown: SafeString | str = became_of(outcome)

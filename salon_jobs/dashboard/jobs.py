@@ -1,4 +1,4 @@
-"""What is known of jobs, for the admin's lists and pages and for ``salon_jobs list`` and ``show``, which lay it out."""
+"""Read models of jobs, for the admin's lists and pages and for ``salon_jobs list`` and ``show``, which lay them out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from salon_jobs.schedules.scheduler import tick_of
 from salon_jobs.tenancy.names import store_names
 from salon_jobs.words import followed, instant
 
-# Reasons of ended jobs, in words; those of operators with what the admin's log says.
+# Reasons of ended jobs, in words; for operators' reasons with the text of the admin's log.
 BY_OPERATORS: Final = {"cancelled": "cancelled", "discarded: by an operator": "discarded"}
 _OUTCOMES: Final = {
     **BY_OPERATORS,
@@ -33,7 +33,7 @@ _OUTCOMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One job of a list, as it was ``now``.
+    """A job in a list, at the time ``now``.
 
     ``waiting`` is why it does not run: None unless it is queued, "" if it only waits for its turn. Readers of one store
     (not ``sees_all``) learn only when it is due, since limits and workers belong to no store.
@@ -48,7 +48,7 @@ class JobRow:
 
     @property
     def attempts(self) -> str:
-        """How many of its attempts the job has used, or which one runs, and how often a worker of it died."""
+        """The attempts used, or the number of the current one, and how often a worker died while running the job."""
         job = self.job
         if job.state == JobState.RUNNING:
             said, number = gettext("attempt %(number)s of %(most)s"), job.attempts + 1
@@ -82,7 +82,7 @@ class JobRow:
 
     @property
     def trouble(self) -> str:
-        """Why it failed, perhaps before the attempt that runs, or why it was cancelled; "" of one that succeeded."""
+        """Why it failed, perhaps before the current attempt, or why it was cancelled; "" for a job that succeeded."""
         job = self.job
         if job.state == JobState.CANCELLED:
             return _in_words(job.reason)
@@ -93,17 +93,17 @@ class JobRow:
 
     @property
     def is_only_early(self) -> bool:
-        """Whether nothing but its time keeps a queued job from running."""
+        """Whether only its time keeps a queued job from running."""
         return bool(self.waiting) and self.waiting == due_in(self.job, self.now)
 
     @property
     def claimed_at(self) -> datetime | None:
-        """When the worker claimed the job that has it now; it may have to wait for a thread."""
+        """When the current worker claimed the job; it may have to wait for a thread."""
         return self.job.started_at if self.job.state == JobState.RUNNING else None
 
     @property
     def began_at(self) -> datetime | None:
-        """When the run began that ended the job, if one did: those of dead processes have not."""
+        """When the run that ended the job began, if one did: runs of dead processes have not."""
         job = self.job
         has_run = job.state in (JobState.SUCCEEDED, JobState.FAILED) and job.reason != "process_died"
         return job.started_at if has_run else None
@@ -115,13 +115,13 @@ class JobRow:
 
     @property
     def waited_s(self) -> float | None:
-        """How long the worker that claimed the job waited for a free thread before that run."""
+        """Seconds that the claimed job waited for a free thread before that run."""
         claimed, began = self.job.claimed_at, self.began_at
         return None if began is None or claimed is None else seconds_between(claimed, began)
 
 
 class Origin(NamedTuple):
-    """What enqueued a job, with the row that this names, if it is a single one."""
+    """The cause of a job's enqueueing, with its row, if it is a single one."""
 
     text: str
     row: tuple[type[Model], int] | None = None
@@ -129,7 +129,7 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobPage(JobRow):
-    """Everything known of one job: errors and steps with the newest first, and what it has to do with other jobs.
+    """Everything known of one job: errors and steps, newest first, and its relations to other jobs.
 
     For readers of one store there is neither a tick nor a follow-up.
     """
@@ -143,7 +143,7 @@ class JobPage(JobRow):
 
     @property
     def payload(self) -> Any:
-        """The arguments, as far as they may be shown."""
+        """The arguments, without hidden values."""
         return registry.visible(self.job.task, self.job.payload)
 
     @property
@@ -169,7 +169,7 @@ class JobPage(JobRow):
 
     @property
     def then(self) -> str:
-        """What is enqueued when this job and those enqueued with it have ended."""
+        """The job to enqueue when this job and those enqueued with it have ended."""
         if self.job.follow_up_id is None:
             return ""
         if self.follow_up is None:
@@ -180,7 +180,7 @@ class JobPage(JobRow):
 
 
 def job_rows(jobs: Iterable[Any], *, using: str, sees_all: bool = True) -> list[JobRow]:
-    """Read what a list shows of these jobs, in five queries at most. Role: operator, worker; web for its store."""
+    """Read the list rows of these jobs, in five queries at most. Role: operator, worker; web for its store."""
     jobs, now = list(jobs), datetime.now(UTC)
     tried = [job.pk for job in jobs if job.attempts or job.rescues or job.state == JobState.FAILED]
     newest = JobError.objects.using(using).filter(job_id__in=tried).order_by("job_id", "-pk").distinct("job_id")
@@ -219,7 +219,7 @@ def job_page(job: Any, *, using: str, sees_all: bool = True, most: int | None = 
 def errors_of(job: Any, *, using: str) -> QuerySet[JobError]:
     """Return a job's errors, newest first, without those of a running attempt.
 
-    Such a one has ended since the job was read: the state would contradict its error.
+    Such an attempt has ended since the job was read: the state would contradict its error.
     """
     rows = JobError.objects.using(using).filter(job_id=job.pk).order_by("-pk")
     return rows.filter(attempt__lte=job.attempts) if job.state == JobState.RUNNING else rows
@@ -230,7 +230,7 @@ def _in_words(reason: str) -> str:
 
 
 def seconds_between(first: datetime, last: datetime) -> float:
-    """Return how long after ``first`` ``last`` is: no less than nothing, whatever the clocks."""
+    """Return the seconds from ``first`` to ``last``, at least 0 even if clocks differ."""
     return max(0.0, (last - first).total_seconds())
 
 

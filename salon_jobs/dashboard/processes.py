@@ -18,13 +18,13 @@ from salon_jobs.models import CronEntryState
 from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.words import ENDED, override_of
 
-# How many jobs of a process are counted at most: more than it runs and has claimed.
+# The most jobs of a process to count: more than it runs and has claimed.
 MOST_HELD: Final = 10_001
 
 
 @dataclass(frozen=True, slots=True)
 class HeldJob:
-    """One job held by a process, and for how long. The first ones run; the others wait there for a thread."""
+    """A job held by a process, and for how long. The first ones run; the others wait there for a thread."""
 
     id: int
     task: str
@@ -34,7 +34,7 @@ class HeldJob:
 
 @dataclass(frozen=True, slots=True)
 class ProcessAtWork:
-    """One process; ``held`` is how many jobs it has claimed, up to ``MOST_HELD``, ``jobs`` the five held longest."""
+    """A process; ``held`` is how many jobs it has claimed, up to ``MOST_HELD``, ``jobs`` the five held longest."""
 
     id: int
     kind: str
@@ -55,7 +55,7 @@ class ProcessAtWork:
 
     @property
     def serves(self) -> str:
-        """Which queues a worker serves, in words."""
+        """The queues that a worker serves, in words."""
         return served_in_words(self.queues)
 
     @property
@@ -66,10 +66,10 @@ class ProcessAtWork:
 
 @dataclass(frozen=True, slots=True)
 class CronAtWork:
-    """One cron entry; ``schedule`` None: this process does not declare it. ``result``: what became of its last job.
+    """A cron entry; ``schedule`` None: this process does not declare it. ``result``: the outcome of its last job.
 
-    ``schedule`` is the line in effect, and ``override`` says instead of which it is, if an operator set it; ``invalid``
-    says why nobody can read it, so that the entry is never due.
+    ``schedule`` is the line in effect, and ``override`` names the line it replaces, if an operator set it; ``invalid``
+    is why it cannot be parsed, so that the entry is never due.
     """
 
     name: str

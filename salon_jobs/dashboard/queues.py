@@ -56,7 +56,7 @@ class FailingStore:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Queues and stores; if not exact, their depths are estimates. ``paused``: what is paused, by whom, since when."""
+    """Queues and stores; if not exact, their depths are estimates. ``paused``: scopes, by whom, since when."""
 
     queues: tuple[QueueAtWork, ...]
     stores: tuple[StoreAtWork, ...]
@@ -128,7 +128,7 @@ def _queue(name: str, depth: Depth, rate: tuple[Any, ...], *, paused: bool) -> Q
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Length of time, and of the steps it is divided into."""
+    """A length of time, and of the steps into which it is divided."""
 
     length: timedelta
     step: timedelta

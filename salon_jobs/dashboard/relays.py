@@ -1,4 +1,4 @@
-"""Messages on their way out and in: partitions, the gate, destinations, and what waits for an operator."""
+"""Messages on their way out and in: partitions, the gate, destinations, and messages that wait for an operator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from salon_jobs.outbox.queries import GateState, gate_state
 from salon_jobs.words import instant, pause_of
 
 OPEN: Final = (MessageStatus.PENDING, MessageStatus.FAILED)
-# Counts of what waits for an operator stop here.
+# Counts of messages that wait for an operator stop here.
 COUNTED: Final = 10_001
 
 
@@ -56,7 +56,7 @@ class ParkedAggregate:
 
     @property
     def name(self) -> str:
-        """Its ID, or the message that has none."""
+        """Its ID, or its message if it has none."""
         return self.aggregate_id or gettext("message %(id)s") % {"id": self.head_id}
 
 
@@ -72,7 +72,7 @@ class Relaying:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Counts of what waits for an operator, each up to 10,001."""
+    """Counts of messages that wait for an operator, each up to 10,001."""
 
     failed: int
     rejected: int
@@ -112,7 +112,7 @@ def why_not_sent(destinations: Iterable[str], *, using: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class MessagePage:
-    """What is known of a message beside its row. ``holder`` blocks its aggregate, or itself if it belongs to none.
+    """Facts of a message that are not in its row. ``holder`` blocks its aggregate, or itself if it belongs to none.
 
     Readers of one store (not ``sees_all``) do not learn what keeps a destination from taking messages.
     """
@@ -123,7 +123,7 @@ class MessagePage:
 
     @cached_property
     def waiting(self) -> str:
-        """Why the destination of a pending message takes none now; one query, when first asked for."""
+        """Why the destination of a pending message takes none now; one query, at the first use."""
         name, is_pending = self.message.aggregate_type, self.message.status == MessageStatus.PENDING
         found = why_not_sent([name], using=str(self.message._state.db)) if is_pending and self.sees_all else {}
         return found.get(name, "")
@@ -135,7 +135,7 @@ class MessagePage:
 
     @property
     def delivery(self) -> str:
-        """Whether the message can be sent, or what prevents it."""
+        """Whether the message can be sent, or why not."""
         message, holder = self.message, self.holder
         if message.status not in OPEN:
             return gettext("Sent") if message.status == MessageStatus.PUBLISHED else gettext("Will not be sent")
@@ -154,7 +154,7 @@ class MessagePage:
 
 
 def message_page(message: Message, *, using: str, sees_all: bool = True) -> MessagePage:
-    """Read what is known of a message. Role: operator, worker; web for its store."""
+    """Read the facts of a message. Role: operator, worker; web for its store."""
     of, id_ = message.aggregate_type, message.aggregate_id
     rows = BlockedAggregate.objects.using(using)
     blocking = rows.filter(aggregate_type=of, aggregate_id=id_) if id_ else rows.filter(head_id=message.pk)
@@ -174,6 +174,6 @@ def parked(*, using: str) -> tuple[ParkedAggregate, ...]:
 
 
 def totals(*, using: str) -> Totals:
-    """Count what waits for an operator. One query. Role: operator, worker."""
+    """Count the messages that wait for an operator. One query. Role: operator, worker."""
     [row] = statements.rows("bounded_totals", {"most": COUNTED}, using=using)
     return Totals(*row)

@@ -11,7 +11,7 @@ from salon_jobs.jobs import registry
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTask:
-    """One task, with the options that are asked for most; ``declared`` is the dotted path of its function."""
+    """One task, with its most requested options; ``declared`` is the dotted path of its function."""
 
     task: str
     declared: str

@@ -36,12 +36,12 @@ def not_postgresql(alias: str) -> str | None:
 
 
 def alias_of(using: str | None) -> str:
-    """Return the alias that host code means by ``using``: None is that of the job tables."""
+    """Return the alias for a host's ``using``: None is that of the job tables."""
     return using or conf.database
 
 
 def is_of_jobs(alias: str) -> bool:
-    """Return whether an alias is that of the job tables, not only one to the same database."""
+    """Return whether an alias is that of the job tables, not merely one to the same database."""
     return alias == conf.database
 
 
@@ -50,16 +50,16 @@ _IDENTITY: Final = """
 SELECT extract(epoch FROM pg_postmaster_start_time())::text, oid::text, datname::text
   FROM pg_database WHERE datname = current_database()
 """
-# What servers have said of two places: whether they are one database.
+# Servers' answers about two aliases: whether they lead to the same database.
 _known: Final[dict[tuple[object, object], bool]] = {}
 
 
 def holds_job_tables(alias: str) -> bool:
     """Return whether an alias leads to the database of the jobs, as ``DATABASE`` does, and that is PostgreSQL.
 
-    Where the settings do not tell, the servers do, once a process, over connections of their own: a pooler and what is
-    behind it are one database. Raises OperationalError if the alias does not answer; NotReady if ``DATABASE`` does not,
-    and may be the same.
+    If the settings do not tell, the servers are asked, once per process, over separate connections: a pooler and the
+    server behind it are one database. Raises OperationalError if the alias does not answer; NotReady if ``DATABASE``
+    does not, and may be the same.
     """
     if connections[alias].vendor != "postgresql":
         return False
@@ -75,8 +75,8 @@ def holds_job_tables(alias: str) -> bool:
             _known[place, place_of_jobs] = identity == _identity_of(of_jobs)
         except (DatabaseError, ImproperlyConfigured) as error:
             name = connections[of_jobs].settings_dict["NAME"]
-            # Else every other database could be migrated only where the jobs' can be reached. In tests, it is one that
-            # nobody has created, until its turn comes.
+            # Otherwise every other database could be migrated only where the jobs' can be reached. In tests, that one
+            # does not exist until its turn comes.
             if name and name != identity[-1]:
                 return False
             raise NotReady(
@@ -88,7 +88,7 @@ def holds_job_tables(alias: str) -> bool:
 
 
 def _identity_of(alias: str) -> tuple[str, ...]:
-    """Ask the server which database an alias leads to, whatever the state of the alias's own connection."""
+    """Ask the server which database an alias leads to, in any state of the alias's own connection."""
     connection: Any = connections[alias]
     parameters = connection.get_connection_params()
     with connection.wrap_database_errors, connection.Database.connect(**parameters, autocommit=True) as raw:
@@ -123,7 +123,7 @@ def named_refusals(alias: str, refused: type[SalonJobsError], remedy: str) -> Ge
 
 
 def is_right_missing(error: BaseException | None) -> bool:
-    """Return whether a database error says that the user lacks a right on a table or function, whatever the row."""
+    """Return whether a database error means that the user lacks a right on a table or function, for any row."""
     cause = None if error is None else error.__cause__
     # Not by the text, which is in the server's language. Policies and our functions refuse rows by the same SQLSTATE.
     return isinstance(cause, pg.InsufficientPrivilege) and cause.diag.source_function == "aclcheck_error"
@@ -143,7 +143,7 @@ def schema_missing(error: DatabaseError) -> SchemaMissing | None:
 class StatementGuard:
     """Execution wrapper of a connection that must see the statements of raw cursors too.
 
-    ``db`` knows nothing of stores: an open tenant context is one of these. ``holds``: only the code inside may use the
+    ``db`` knows nothing of stores: an open tenant context is such a guard. ``holds``: only the code inside may use the
     connection. ``in_session``: it sets something for the whole session.
     """
 
@@ -181,7 +181,7 @@ def at_transaction_start(connection: BaseDatabaseWrapper) -> bool:
 
 
 def in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether a transaction is open, even one Django did not begin; on other databases, what Django knows."""
+    """Return whether a transaction is open, even one Django did not begin; on other databases, by Django's state."""
     raw: Any = connection.connection
     if connection.vendor != "postgresql":
         return connection.in_atomic_block
@@ -207,7 +207,7 @@ def is_lost(connection: BaseDatabaseWrapper) -> bool:
 
 
 def refuse_lost_transaction(connection: BaseDatabaseWrapper) -> None:
-    """Raise TransactionBroken if the open block can only roll back, before its COMMIT would look like success."""
+    """Raise TransactionBroken if the open block can only roll back, since its COMMIT would look like success."""
     if is_lost(connection):
         raise TransactionBroken(
             "the transaction is aborted or its connection was closed, and the error was swallowed: nothing can be "
@@ -232,7 +232,7 @@ LOCK_TIMEOUT: Final = "2s"
 
 
 def lock_timeout(connection: BaseDatabaseWrapper) -> tuple[list[str], list[str]]:
-    """Return the statements to run before and after those that lock a table, in one transaction.
+    """Return the statements to run before and after statements that lock a table, in one transaction.
 
     Waiting longer than ``LOCK_TIMEOUT`` raises PostgreSQL's error 55P03. A session with its own ``lock_timeout`` keeps
     it: then there are none to run.

@@ -1,4 +1,4 @@
-"""The private parts of psycopg, Django and asgiref that we rely on, each behind a name of ours.
+"""Private parts of psycopg, Django and asgiref that we rely on, each behind a name of ours.
 
 Read in psycopg 3.3.9, Django 5.2 to 6.1 and asgiref 3.13; ``tests/db/test_internals.py`` fails if they change. Where we
 use an attribute that is undocumented and not named as private, such as ``BaseDatabaseWrapper.close_at``, it stands
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
     from django.http import StreamingHttpResponse
 
-# The steps of sending what is pending, if anything is, and reading all results.
+# The steps of sending pending commands, if there are any, and reading all results.
 execute_steps: Final = generators.execute
 fetch_many: Final = generators.fetch_many
 # psycopg makes each exchange with the server by a generator, which it passes to the connection's ``wait``. Their names
@@ -43,13 +43,13 @@ _REFERS_TO_ITS_ERROR: Final = frozenset(
 
 
 def watch(raw: Any, watcher: Callable[..., Any]) -> None:
-    """Have ``watcher`` called in place of a psycopg connection's ``wait``, without the connection."""
+    """Call ``watcher`` in place of a psycopg connection's ``wait``, without the connection."""
     # psycopg calls it only by this name; an instance attribute keeps the connection free of a reference cycle.
     vars(raw)["wait"] = watcher
 
 
 def watcher_of(raw: Any) -> object:
-    """Return what watches a psycopg connection, or None."""
+    """Return the watcher of a psycopg connection, or None."""
     return None if raw is None else cast("dict[str, object]", vars(raw)).get("wait")
 
 
@@ -59,12 +59,12 @@ def cursor_of(steps: Any) -> Any:
 
 
 def attach(cursor: Any, connection: object) -> None:
-    """Make a psycopg cursor use something else as its connection, which it reaches by this attribute alone."""
+    """Make a psycopg cursor use another object as its connection, which it reaches only by this attribute."""
     cursor._conn = connection
 
 
 def connect_first(signal: Signal, receiver: Callable[..., object], uid: str) -> None:
-    """Have a function receive a signal before all that are connected now. Idempotent."""
+    """Connect a receiver to a signal, before all receivers connected now. Idempotent."""
     signal.disconnect(dispatch_uid=uid)
     signal.connect(receiver, dispatch_uid=uid)
     with signal.lock:
@@ -101,7 +101,7 @@ def is_non_atomic(view: Callable[..., Any], alias: str) -> bool:
 
 
 def mark_non_atomic(view: Any, alias: str) -> None:
-    """Do what ``non_atomic_requests`` does, which would also mark the method that a view shares its marks with."""
+    """Do the same as ``non_atomic_requests``, which would also mark the method that a view shares its marks with."""
     view._non_atomic_requests = {*getattr(view, "_non_atomic_requests", ()), alias}
 
 
@@ -126,7 +126,7 @@ def thread_sensitive(executor: Executor) -> ThreadSensitiveContext:
 
 
 def has_shared_thread() -> bool:
-    """Return whether ``sync_to_async`` goes to the thread of all tasks of the process that have no other."""
+    """Return whether ``sync_to_async`` uses the thread shared by all tasks of the process without their own."""
     return not (
         getattr(AsyncToSync.executors, "current", None)
         or SyncToAsync.thread_sensitive_context.get(None)
@@ -135,14 +135,14 @@ def has_shared_thread() -> bool:
 
 
 def shared_thread() -> Executor:
-    """Return what runs the calls of those tasks."""
+    """Return the executor that runs the calls of those tasks."""
     return SyncToAsync.single_thread_executor
 
 
 def break_cycles(error: BaseException) -> None:
-    """Clear the frames of Django and asgiref that lead back to the error, by a name of its own or a future.
+    """Clear the frames of Django and asgiref that lead back to the error, by their own variable or a future.
 
-    Such a cycle would keep every other frame of the error, until something collects garbage.
+    Such a cycle would keep every other frame of the error until a garbage collection.
     """
     met: set[int] = set()
     errors: list[BaseException | None] = [error]
@@ -155,7 +155,7 @@ def break_cycles(error: BaseException) -> None:
             errors += cast("BaseExceptionGroup[BaseException]", each).exceptions
         for frame, _ in traceback.walk_tb(each.__traceback__):
             if frame.f_code in _REFERS_TO_ITS_ERROR:
-                with suppress(RuntimeError):  # it still runs, in a task of its own
+                with suppress(RuntimeError):  # it still runs, in its own task
                     frame.clear()
 
 
@@ -170,7 +170,7 @@ def give_thread(executor: Executor) -> Token[ThreadSensitiveContext]:
 
 
 def take_thread_back(token: Token[ThreadSensitiveContext]) -> None:
-    """Undo ``give_thread`` in the task that called it; elsewhere, such as in the end of a generator, do nothing."""
+    """Undo ``give_thread`` in the task that called it; elsewhere, such as at the end of a generator, do nothing."""
     with suppress(ValueError):
         SyncToAsync.thread_sensitive_context.reset(token)
 

@@ -1,4 +1,4 @@
-"""Exchanges with the server below psycopg's cursors, which cost more than what they carry when it is small or hot."""
+"""Exchanges with the server below psycopg's cursors, which cost more than a small or frequent statement itself."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def succeeded(raw: Any, result: PGresult) -> PGresult:
 
 
 def results_of(raw: Any, statements: str) -> list[PGresult]:
-    """Run statements separated by semicolons; return the results of all, of which the last may be an error.
+    """Run statements separated by semicolons; return the results of all. The last one may be an error.
 
-    It waits as psycopg does: other greenlets run meanwhile, and an interrupt cancels the statement.
+    It waits as psycopg does: other greenlets run during the wait, and an interrupt cancels the statement.
     """
     with raw.lock:
         raw.pgconn.send_query(statements.encode(raw.info.encoding))
@@ -59,7 +59,7 @@ def send(raw: Any, statements: str) -> None:
 
 
 def last_answer(raw: Any) -> PGresult:
-    """Wait for the answer to what was sent; return the last result, or raise the error it holds."""
+    """Wait for the answer to the statements sent; return the last result, or raise the error it holds."""
     with raw.lock:
         return succeeded(raw, raw.wait(fetch_many(raw.pgconn))[-1])
 
@@ -76,7 +76,7 @@ class PreparedStatements:
     """The statements that one psycopg connection has prepared, and how to write and read their values.
 
     Finding that out takes as long as the call. A statement that a reset of the session has removed is prepared again at
-    once; after any other error the next call does, since a migration may have changed what it returns.
+    once; after any other error the next call prepares it, since a migration may have changed its result.
     """
 
     __slots__ = ("_names", "_transformer", "raw")

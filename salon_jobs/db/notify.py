@@ -1,4 +1,4 @@
-"""NOTIFY after commit: one for each of few commits; of many, one per 20 ms, which announces that there are more.
+"""NOTIFY after commit: one per commit when commits are few; else one per 20 ms, which announces more to come.
 
 NOTIFY inside the business transaction halves commit throughput with many writers; one per commit costs a fifth; one in
 twenty costs nothing measurable.
@@ -24,18 +24,19 @@ from salon_jobs.db.internals import has_callback
 from salon_jobs.db.libpq import converted, results_of, succeeded
 from salon_jobs.db.statements import in_one_trip, load
 
-# The channel on which workers are told of jobs.
+# The channel on which workers learn of jobs.
 CHANNEL: Final = "salon_jobs_job"
 # Payload of a wake-up that announces more: for 20 ms this process sends no other, so the listener keeps polling until
 # SECOND_POLL has passed.
 MORE: Final = "more"
 SECOND_POLL: Final = timedelta(milliseconds=30)
 _QUIET_S: Final = 0.02
-# Commits that are closer together than this, on average, are announced together.
+# Commits with a shorter gap than this, on average, are announced together.
 _DENSE_S: Final = 0.0025
 # Weight of the last gap in that average.
 _LAST: Final = 0.25
-# What ``connection.cursor()`` calls, as Django defines it: a backend that overrides one may set the schema there.
+# The function that ``connection.cursor()`` calls, as Django defines it: a backend that overrides one may set the schema
+# there.
 _MAKES_CURSORS: Final = tuple(
     (name, getattr(DatabaseWrapper, name))
     for name in ("cursor", "_cursor", "create_cursor", "_prepare_cursor", "make_cursor")
@@ -45,19 +46,19 @@ _MAKES_CURSORS: Final = tuple(
 class WakeUps:
     """Wake-ups of one channel, sent by this process.
 
-    With ``together``, at most one commit per 20 ms is ever announced; its listeners always poll twice.
+    With ``together``, it notifies at most once per 20 ms; listeners poll again after it.
     """
 
     def __init__(self, channel: str, *, together: bool = False) -> None:
         self.channel = channel
-        #: called after each commit that calls for a wake-up, with its alias
+        #: #: called after each commit that needs a wake-up, with its alias
         self.on_commit: Callable[[str], object] | None = None
         self._together = together
         self._by_alias: dict[str, WakeUp] = {}
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was sent: the next commit is announced. For tests."""
+        """Reset the average and the last wake-up: the next commit is announced. For tests."""
         self._committed_at = self._quiet_until = float("-inf")
         self._gap_s = _QUIET_S
 
@@ -108,7 +109,7 @@ class WakeUps:
         in_one_trip(connection, f"NOTIFY {self.channel}" + (f", '{news}'" if news else ""))
 
     def news(self) -> str | None:
-        """Note a commit made now; return the payload that announces it, or None if an earlier wake-up covers it."""
+        """Record a commit made now; return the payload that announces it, or None if an earlier wake-up covers it."""
         now = time.monotonic()
         gap_s, self._committed_at = min(now - self._committed_at, _QUIET_S), now
         self._gap_s += _LAST * (gap_s - self._gap_s)
@@ -143,7 +144,7 @@ class WakeUp:
 def _own_cursor(connection: BaseDatabaseWrapper) -> Any:
     """Return the plain cursor if a statement would be its own transaction, and nothing in Django watches it; else None.
 
-    Execute wrappers, the log of queries and whatever replaces Django's cursors must see each statement as it is.
+    Execute wrappers, the log of queries and replacements of Django's cursors must see each statement as it is.
     """
     replaces = any(
         getattr(getattr(connection, name), "__func__", None) is not method for name, method in _MAKES_CURSORS

@@ -13,7 +13,7 @@ _NO_SIZE: Final = {"min_size": 0, "max_size": 10_000}
 
 
 def give_pools_room() -> None:
-    """Have Django's pools whose size is not given, of all aliases, give each thread its own permanent connection.
+    """Make Django's pools without a given size, of all aliases, give each thread its own permanent connection.
 
     psycopg's own default is four. Call this in a process of ours before it connects.
     """

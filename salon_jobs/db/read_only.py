@@ -1,6 +1,6 @@
 """Servers that accept no writes: standbys, demoted primaries, and those that are read-only by their settings.
 
-Such a server answers ``SELECT 1``, so Django keeps a connection to it for ever. A long-running process refuses it when
+Such a server answers ``SELECT 1``, so Django keeps a connection to it forever. A long-running process refuses it when
 it connects (``refuse_read_only_servers``); any other leaves it between two pieces of work. Only the alias of the job
 tables is meant to lead to the primary.
 """
@@ -50,7 +50,7 @@ _LONGEST_CHAIN: Final = 20
 def reports_read_only(server: PGconn) -> bool:
     """Return whether the server, as far as it told this client, accepts no writes. Costs no round trip.
 
-    Only a hint: a pooler repeats what some server reported once.
+    Only a hint: a pooler repeats an earlier report of some server.
     """
     first, second = _REPORTED
     return server.parameter_status(first) == b"on" or server.parameter_status(second) == b"on"
@@ -69,7 +69,7 @@ def refuses_writes(connection: BaseDatabaseWrapper) -> bool:
 
 
 def failed_read_only(error: BaseException | None) -> bool:
-    """Return whether a write was refused as read-only, in this error or in what it followed from.
+    """Return whether a write was refused as read-only, in this error or in one of its causes.
 
     Also the fault of code that begins READ ONLY transactions: ask the server (``refuses_writes``).
     """
@@ -83,28 +83,28 @@ def failed_read_only(error: BaseException | None) -> bool:
 
 
 def leave_read_only_servers() -> None:
-    """Have this process leave such servers when a request ends or a health check fails, and when a pool hands them out.
+    """Make this process leave such servers when a request ends, a health check fails, or a pool hands them out.
 
-    A request makes no statement more, and runs no code of ours, where nothing is wrong.
+    With a healthy server, a request makes no further statement and runs no code of ours.
     """
     connection_created.connect(_examine, dispatch_uid="salon_jobs.read_only")
 
 
 def refuse_read_only_servers() -> None:
-    """Have this process refuse each new connection to a read-only server with ServerReadOnly, as it would an outage.
+    """Make this process refuse each new connection to a read-only server with ServerReadOnly, as it would an outage.
 
-    Call it in processes that are of no use without the primary. Idempotent.
+    Call it in processes that need the primary. Idempotent.
     """
     global _refuse  # noqa: PLW0603 - one a process
     _refuse = True
 
 
 def _examine(connection: BaseDatabaseWrapper, **_: object) -> None:
-    """Close a connection that was just made, or came from a pool, if this process should not use its server."""
+    """Close a new connection, or one from a pool, if this process should not use its server."""
     raw: Any = connection.connection
     if not isinstance(raw, Connection) or not is_of_jobs(connection.alias):
         return
-    # A web process may read from a standby; but a pool must not give it the same connection for ever.
+    # A web process may read from a standby; but a pool must not give it the same connection forever.
     if (_refuse or _HANDED_OUT in vars(raw)) and close_if_read_only(connection):
         if _refuse:
             raise ServerReadOnly
@@ -120,9 +120,9 @@ def _examine(connection: BaseDatabaseWrapper, **_: object) -> None:
 
 
 def close_if_read_only(connection: BaseDatabaseWrapper) -> bool:
-    """Close an idle connection whose server accepts no writes, so that the next may lead to another; return whether.
+    """Close an idle connection to a server that accepts no writes, so that the next may lead elsewhere; return whether.
 
-    Otherwise a standby, or a primary that was demoted, would be kept for ever. The server is asked if it reported to be
+    Otherwise a standby, or a primary that was demoted, would be kept forever. The server is asked if it reported to be
     read-only, or after an error, in place of Django's health check; so a connection without either costs no round trip.
     """
     if not _is_read_only(connection):
@@ -144,7 +144,7 @@ def _is_read_only(connection: BaseDatabaseWrapper) -> bool:
         if refuses_writes(connection):
             return True
     except Error:
-        return True  # it is of no use either
+        return True  # it is useless, too
     vars(raw)[_ACCEPTS_WRITES] = True
     connection.errors_occurred = False
     return False

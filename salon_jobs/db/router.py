@@ -17,11 +17,11 @@ class JobTablesRouter:
     """Router that keeps the tables of salon_jobs in the database of ``SALON_JOBS["DATABASE"]``; for DATABASE_ROUTERS.
 
     Commands that go through all models of an alias, such as ``dumpdata`` and ``flush``, leave them out elsewhere. It
-    decides about no other app's models.
+    makes no decision for other apps' models.
     """
 
     def db_for_read(self, model: type[Model], **hints: Any) -> str | None:
-        """Return the alias that a row came from, or else ``DATABASE``."""
+        """Return the alias from which a row came, or else ``DATABASE``."""
         if model._meta.app_label != _APP:
             return None
         instance: Model | None = hints.get("instance")
@@ -39,5 +39,5 @@ class JobTablesRouter:
         try:
             return holds_job_tables(db)
         except OperationalError:
-            # Whoever goes on to use the alias meets the same error; but makemigrations asks of each, without a server.
+            # A later use of the alias meets the same error; but makemigrations asks about each alias, without a server.
             return False

@@ -1,8 +1,8 @@
 """Server-side cursors that outlive the transaction they were declared in.
 
 Python's garbage collector closes an abandoned one late: in any thread, in the middle of another statement on the
-connection, in a transaction of whoever has the connection by then. There psycopg's CLOSE fails, since the server closed
-the cursor long ago, and the COMMIT becomes a ROLLBACK; or it waits for ever for the lock that its own thread holds.
+connection, in a transaction of the connection's next user. There psycopg's CLOSE fails, since the server closed the
+cursor long ago, and the COMMIT becomes a ROLLBACK; or it waits forever for the lock that its own thread holds.
 
 Relies on private parts of psycopg (``db/internals.py``), and on a cursor that takes the connection's lock before it
 looks whether it is closed. ``tests/tenancy/test_abandoned_cursors.py`` fails if that changes.
@@ -20,7 +20,7 @@ from salon_jobs.db.internals import DECLARES_CURSOR, attach, cursor_of
 
 
 class ServerCursors:
-    """Server-side cursors that are open on one psycopg connection, whose lock it replaces.
+    """Server-side cursors that are open on one psycopg connection; this replaces the connection's lock.
 
     It holds them strongly, because the garbage collector clears weak references before it calls finalizers.
     """
@@ -29,7 +29,7 @@ class ServerCursors:
 
     def __init__(self, raw: Any) -> None:
         self._open: set[Any] = set()
-        # A cursor that is collected inside a statement of its own thread would wait for psycopg's lock for ever. With
+        # A cursor that is collected inside a statement of its own thread would wait for psycopg's lock forever. With
         # this one it closes before or after the statement's exchange with the server; within that, psycopg leaves it.
         self._lock = raw.lock = RLock()
 
@@ -38,7 +38,7 @@ class ServerCursors:
         return bool(self._open)
 
     def follow(self, steps: Any) -> None:
-        """Note which cursor psycopg is about to declare or close; it holds the lock."""
+        """Record which cursor psycopg is about to declare or close; psycopg holds the lock."""
         note = self._open.add if steps.__name__ == DECLARES_CURSOR else self._open.discard
         note(cursor_of(steps))
 
@@ -47,7 +47,7 @@ class ServerCursors:
         self._end(with_hold=False)
 
     def end_all(self) -> None:
-        """Detach all cursors from the connection, whose session is about to be reset."""
+        """Detach all cursors from the connection, before its session is reset."""
         self._end(with_hold=True)
 
     def _end(self, *, with_hold: bool) -> None:
@@ -67,7 +67,7 @@ class _Ended:
     closed = True
 
     def wait(self, steps: Any, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Refuse what a cursor asks of its connection."""
+        """Refuse a cursor's use of its connection."""
         steps.close()
         raise InvalidCursorName("this server-side cursor ended with the transaction it was declared in")
 

@@ -1,8 +1,8 @@
-"""Sessions that outlive a piece of work: whether it used them, and their reset to the state in which Django connected.
+"""Sessions that outlive a piece of work: whether it used them, and their reset to their state after connecting.
 
-Otherwise the next job would get the session with whatever SET, SET ROLE, LISTEN, a session advisory lock, a temporary
-table or a cursor WITH HOLD left on it. The server does not report these, and a function can cause them behind a plain
-SELECT, so every session that was used is reset. DISCARD ALL would also remove what Django and the project set on
+Otherwise the next job would get the session with any SET, SET ROLE, LISTEN, session advisory lock, temporary table or
+cursor WITH HOLD left on it. The server does not report these, and a function can cause them behind a plain SELECT, so
+every session that was used is reset. DISCARD ALL would also remove the settings that Django and the project make on
 connecting, cannot be sent along with COMMIT, and does not spare psycopg's own prepared statements.
 """
 
@@ -37,10 +37,10 @@ _LOCKS: Final = """
            ELSE pg_catalog.format('%s, %s', classid::int, objid::int) END) AS release
       FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND pid = pg_catalog.pg_backend_pid()
 """
-# What was set since the server accepted the connection: the kind, or the name of a setting, and the statement that sets
-# it again; for a prepared statement its name, and for a lock the call that releases it. Settings with a custom name are
-# missing, which the server does not list. Behind a pooler, the process that answers is not the one given to the
-# connection: only the settings that a pooler carries over from one server connection to the next are ours.
+# Settings made since the server accepted the connection: the kind, or the name of a setting, and the statement that
+# sets it again; for a prepared statement its name, and for a lock the call that releases it. Settings with a custom
+# name are missing, which the server does not list. Behind a pooler, the process that answers is not the one given to
+# the connection: only the settings that a pooler carries over from one server connection to the next are ours.
 AS_CONNECTED: Final = f"""
     SELECT 'role', CASE
            WHEN pg_catalog.pg_backend_pid() <> {{pid}} THEN 'RESET SESSION AUTHORIZATION; SET ROLE NONE'
@@ -84,7 +84,7 @@ class SessionGuard:
 
     Replaces the connection's ``wait``, through which psycopg makes every statement, including Django's. ``used`` is
     True once a statement ran since the last reset; our own statements that bypass psycopg do not count. ``cursors`` are
-    the server-side cursors, which none of these may close once the session is another's.
+    the server-side cursors, which must not be closed once the session has another user.
     """
 
     __slots__ = ("_client_state", "_raw", "_wait", "before_end", "cursors", "reset", "used")
@@ -187,7 +187,7 @@ def is_psycopg(connection: BaseDatabaseWrapper) -> bool:
 
 
 def guard_session(connection: BaseDatabaseWrapper) -> None:
-    """Guard the session of a new connection, which is reset to its present state."""
+    """Guard the session of a new connection; resets restore its present state."""
     raw: Any = connection.connection
     as_connected = converted(raw, in_one_trip(connection, AS_CONNECTED.format(pid=raw.info.backend_pid)))
     watch(raw, SessionGuard(raw, as_connected))
@@ -208,7 +208,7 @@ def clean(connection: BaseDatabaseWrapper, *, wait: bool = True) -> bool:
     if not is_psycopg(connection):
         return False
     guard = guard_of(raw)
-    # Between transactions Django and psycopg agree, unless it was set behind Django's back.
+    # Between transactions Django and psycopg agree, unless code bypassed Django.
     is_switched = raw.autocommit is not connection.autocommit
     if guard is not None and not (guard.used or is_switched or guard.is_altered):
         return False

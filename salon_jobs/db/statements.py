@@ -85,7 +85,7 @@ def _read(file: Path) -> dict[str, str]:
 
 
 class StatementRefused(DataError):
-    """psycopg cannot write a statement's parameters, or read its result: no outage, but a bug of ours."""
+    """psycopg cannot write a statement's parameters, or read its result: not an outage, but a bug of ours."""
 
     def __init__(self, statement: str, parameters: Mapping[str, Any] | None, error: Error) -> None:
         kinds = ", ".join(f"{name} {_kind(value)}" for name, value in (parameters or {}).items())
@@ -151,7 +151,7 @@ def in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> PGresult:
 
 
 def ping(*, using: str) -> None:
-    """Ask the database for a sign of life, connecting first if needed. Raises database errors as Django's."""
+    """Query the database for a sign of life, connecting first if needed. Raises database errors as Django's."""
     connection = connections[using]
     connection.ensure_connection()
     in_one_trip(connection, "SELECT 1")
@@ -169,10 +169,10 @@ def run_raw(
 ) -> list[Any]:
     """Run one of our statements without Django's cursor wrappers, and return its rows, if it has any.
 
-    For what runs per job or claim. ``many``: hundreds of rows, while other threads are busy. ``prepare``: in autocommit
-    only, and never behind a pooler in transaction mode. ``jit`` False: its cost is overestimated; where JIT is on, the
-    server would compile it each time, which takes a hundred times as long as running it. Raises database errors as
-    Django's, and StatementRefused, one of them, if psycopg cannot write the parameters or read the result.
+    For statements per job or claim. ``many``: hundreds of rows, while other threads are busy. ``prepare``: in
+    autocommit only, and never behind a pooler in transaction mode. ``jit`` False: its cost is overestimated; where JIT
+    is on, the server would compile it each time, which takes a hundred times as long as running it. Raises database
+    errors as Django's, and StatementRefused, one of them, if psycopg cannot write the parameters or read the result.
     """
     connection = connections[using]
     try:
@@ -188,7 +188,7 @@ def run_raw(
             if not jit:
                 inlined = ClientCursor[Any](raw).mogrify(load(statement).encode(), parameters)
                 return converted(raw, in_one_trip(connection, f"SET LOCAL jit = off; {inlined}"), make_row)
-            # Not isinstance: it would narrow the type of the cursor for what follows.
+            # Not isinstance: it would narrow the type of the cursor below.
             if many and issubclass(type(cursor), ClientCursor) and raw.autocommit:
                 # A claimed job is read in a fifth of the time, and the server formats no numbers; psycopg cannot read
                 # the types of extensions that way.
@@ -217,7 +217,7 @@ def _numbered(text: str) -> tuple[bytes, tuple[str, ...]]:
 
 @contextmanager
 def short_lock_timeout(*, using: str) -> Generator[None]:
-    """Open a transaction that waits for ``_PATIENCE`` at most for each lock; inside another, as long as that does."""
+    """Open a transaction that waits at most ``_PATIENCE`` for each lock; inside another, as long as that one."""
     is_outermost = not connections[using].in_atomic_block
     with transaction.atomic(using=using):
         if is_outermost:

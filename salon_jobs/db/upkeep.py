@@ -33,8 +33,8 @@ TIDY_AFTER_S: Final = 0.05
 def watch_sessions(*, keep_all: bool = False) -> None:
     """Watch connections that Django opens or takes from a pool from now on and that outlive a job or request.
 
-    Call this again when the process starts its work: what other receivers of ``connection_created`` set belongs to a
-    new connection, and only the last receiver sees all of it. ``keep_all``: this process keeps every connection.
+    Call this again when the process starts its work: changes by other receivers of ``connection_created`` belong to a
+    new connection, and only the last receiver sees all of them. ``keep_all``: this process keeps every connection.
     """
     global _keep_all  # noqa: PLW0603 - one a process
     _keep_all = _keep_all or keep_all
@@ -70,7 +70,7 @@ def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
 def clean_after_request(connection: BaseDatabaseWrapper) -> None:
     """Clean the session of a connection that outlives the request, unless other work continues on it.
 
-    Discard it if the request left a transaction open that it began behind Django's back: the next request would be in
+    Discard it if the request left a transaction open that it began without Django: the next request would be in
     it.
     """
     if not is_psycopg(connection) or not _outlives(connection) or connection.in_atomic_block or guards_of(connection):
@@ -92,14 +92,14 @@ class _Opened(threading.local):
     def cleaning(self) -> list[BaseDatabaseWrapper]:
         return []
 
-    # The wrappers of statements that belong to a connection, not to a job; none for most.
+    # Statement wrappers that belong to a connection, not to a job; none for most.
     @cached_property
     def wrappers(self) -> WeakKeyDictionary[BaseDatabaseWrapper, list[Any]]:
         return WeakKeyDictionary()
 
     # Those of a connection that is being announced, before the receivers add theirs.
     before_receivers: tuple[Any, ...] | None = None
-    # When it was last seen whether their servers have ended them.
+    # When the thread last checked whether their servers have ended them.
     looked_at = float("-inf")
 
 
@@ -107,7 +107,7 @@ _opened = _Opened()
 
 
 def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
-    # A connection that a handler creates itself is its own to close, and must not be kept alive here.
+    # A connection that a handler creates itself is the handler's to close, and must not be kept alive here.
     if connection.alias in connections and connections[connection.alias] is connection:
         _opened.connections.add(connection)
 
@@ -116,7 +116,7 @@ connection_created.connect(_remember, dispatch_uid="salon_jobs.connections")
 
 
 def remember_connections() -> None:
-    """Have ``tidy_connections`` check every connection of this thread: something failed, perhaps while connecting.
+    """Make ``tidy_connections`` check every connection of this thread: an error occurred, perhaps while connecting.
 
     Django announces a connection once its session is set up. If the server ends it before that, it stays with Django,
     closed and unannounced, and every later statement would fail on it.
@@ -125,13 +125,13 @@ def remember_connections() -> None:
 
 
 def keep_wrappers(connection: BaseDatabaseWrapper, wrappers: Iterable[Any]) -> None:
-    """Have ``clean_after_job`` leave these wrappers of statements on this connection."""
+    """Make ``clean_after_job`` keep these wrappers of statements on this connection."""
     kept = _opened.wrappers.setdefault(connection, [])
     kept += [each for each in wrappers if each not in kept]
 
 
 def _drop_left_behind(connection: BaseDatabaseWrapper) -> None:
-    """Remove what a job did to Django's side of a connection: wrappers of statements, and a log of all queries."""
+    """Remove a job's changes to Django's side of a connection: wrappers of statements, and a log of all queries."""
     connection.force_debug_cursor = False
     kept = _opened.wrappers.get(connection, ())
     # A guard left open is for the caller.
@@ -155,10 +155,10 @@ def tidy_connections(*, after_idling: bool = False) -> None:
 
 
 def clean_after_job(*, wait: bool) -> bool:
-    """Tidy this thread's connections, clean their sessions, and remove what the job did to Django's side of them.
+    """Tidy this thread's connections, clean their sessions, and remove the job's changes to Django's side of them.
 
-    Those that the job left alone are checked every 50 ms at most. Without ``wait``, the server resets the sessions
-    while the thread continues; True is returned if ``finish_cleaning_all`` must be called before the next job.
+    Connections that the job left alone are checked every 50 ms at most. Without ``wait``, the server resets the
+    sessions while the thread continues; True is returned if ``finish_cleaning_all`` must be called before the next job.
     """
     if not (found := opened_connections()):
         return False
@@ -180,8 +180,8 @@ def _tidy(found: Iterable[BaseDatabaseWrapper], *, after_idling: bool = False) -
             _opened.connections.discard(connection)
             continue
         if connection.in_atomic_block or in_transaction(connection) or guards_of(connection):
-            # Django keeps such a connection unusable until the block ends, which it never will: forget it. So it is
-            # with one whose tenant context a generator left open, which would set its store again.
+            # Django keeps such a connection unusable until the block ends, which it never will: forget it. The same
+            # holds for one with a tenant context that a generator left open, which would set its store again.
             connection.close()
             _forget(connection)
             continue
@@ -195,8 +195,9 @@ def _tidy(found: Iterable[BaseDatabaseWrapper], *, after_idling: bool = False) -
 
 
 def is_in_use(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether a connection is in the middle of something: a transaction, a context that holds it, or a
-    server-side cursor. Whoever began that needs the same connection, and so the same thread, again.
+    """Return whether a transaction, a context or a server-side cursor is open on a connection.
+
+    The code that opened it needs the same connection, and so the same thread, again.
     """
     if connection.in_atomic_block or in_transaction(connection):
         return True
@@ -210,7 +211,7 @@ def is_in_use(connection: BaseDatabaseWrapper) -> bool:
 
 
 def is_only_old(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether ``tidy_connections`` will close this connection for its age alone: its server still keeps it."""
+    """Return whether ``tidy_connections`` will close this connection only for its age: its server still keeps it."""
     close_at: float | None = connection.close_at
     if close_at is None or connection.settings_dict["CONN_MAX_AGE"] == 0 or connection.errors_occurred:
         return False
@@ -218,12 +219,12 @@ def is_only_old(connection: BaseDatabaseWrapper) -> bool:
 
 
 def opened_connections() -> tuple[BaseDatabaseWrapper, ...]:
-    """Return the connections that this thread has opened, and after ``remember_connections`` all that it has."""
+    """Return the connections that this thread has opened or, after ``remember_connections``, all of its connections."""
     return tuple(_opened.connections)
 
 
 def finish_cleaning_all() -> None:
-    """Wait until the sessions of this thread are clean; discard a connection whose server refused."""
+    """Wait until the sessions of this thread are clean; discard a connection if its server refused."""
     while _opened.cleaning:
         finish_cleaning(_opened.cleaning.pop())
 

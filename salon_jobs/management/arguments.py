@@ -138,10 +138,10 @@ def unknown_names(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 class ShortParser(CommandParser):
-    """Parser whose errors are short and visible, whatever was given."""
+    """Parser with errors that are short and visible, whatever was given."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with the message; of an invalid choice that is close to a valid one, name only that one."""
+        """Exit with the message; for an invalid choice close to a valid one, name only the latter."""
         what, invalid, choices = message.partition(" (choose from ")
         if invalid and (hint := did_you_mean(what.rpartition(": ")[2].strip("'"), re.findall(r"[\w-]+", choices))):
             message = f"{what}{hint}"
@@ -153,7 +153,7 @@ _LONGEST_ERROR: Final = 2_000
 
 
 class TakesArguments(Protocol):
-    """Parser, or a group of its arguments."""
+    """A parser, or a group of its arguments."""
 
     def add_argument(self, *names: str, **settings: Any) -> Any: ...
 

@@ -1,4 +1,4 @@
-"""What commands of all kinds write to standard error: questions, notes and errors."""
+"""Texts that all commands write to standard error: questions, notes and errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def warn_of_kept_passwords(names: Iterable[str], err: OutputWrapper) -> None:
 
 @contextmanager
 def plain_notes(err: OutputWrapper) -> Generator[None]:
-    """Write to ``err`` without the colour of errors: what a command writes there is a note, unless it raises."""
+    """Write to ``err`` without the colour of errors: a command's output there is a note, unless it raises."""
     colour, err.style_func = err.style_func, None
     try:
         yield

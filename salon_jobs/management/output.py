@@ -1,4 +1,4 @@
-"""What the subcommands of ``salon_jobs`` print: tables, pages, facts, progress and JSON. Only they load rich."""
+"""Output of the subcommands of ``salon_jobs``: tables, pages, facts, progress and JSON. Only they load rich."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _BATCH: Final = 1000
 _DETAIL_INDENT: Final = 4
 _DETAIL_LINES: Final = 2
 _PROGRESS_EVERY_S: Final = 2.0
-# Below so many columns of a terminal, less important columns of a table are left out.
+# In a terminal with fewer columns, less important columns of a table are left out.
 _WIDE: Final = 110
-# What a pipe or a file gets is not laid out for a width.
+# Output to a pipe or a file is not laid out for a width.
 _UNLIMITED: Final = 1_000_000
-# Between the columns of a table. Numbers, and texts that are no wider than this, are never folded or cut.
+# The space between the columns of a table. Numbers, and texts no wider than this, are never folded or cut.
 _GAP: Final = 2
 _SHORT: Final = 12
 _NUMBER: Final = re.compile(r"[-–]|[<≈]?[\d,.]+\+?( (ms|s|min|h|d))?")
@@ -75,7 +75,7 @@ _COLOURS: Final = {
 
 
 def screen_of(stream: Any, options: Mapping[str, Any]) -> Screen:
-    """Return rich's console for a command's stream. It takes no text for markup: what is shown is written by others."""
+    """Return rich's console for a command's stream, without markup: others wrote the texts that it shows."""
     is_terminal = stream.isatty()
     return Screen(
         file=stream,
@@ -93,7 +93,7 @@ class Listing:
     """Table with a header row, and perhaps a detail of each row below it, as wide as the screen.
 
     Numbers are to the right, texts to the left; empty cells get a dash. On a narrow screen long texts are folded, or,
-    with ``on_one_line``, cut. Nothing else is: what is still too wide is left to the terminal.
+    with ``on_one_line``, cut. Nothing else is: a row that is still too wide is left to the terminal.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Listing:
 
 
 def _row_of(line: Sequence[Segment]) -> int | None:
-    """Return the number of the row that a line of a table belongs to; None for the header."""
+    """Return the number of the row to which a line of a table belongs; None for the header."""
     style = line[0].style
     return None if style is None else style.meta.get("row")
 
@@ -167,7 +167,7 @@ def instant(at: datetime) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text on one line, in which characters that control a terminal, or nobody sees, are escaped."""
+    """Return the text on one line, with characters that control a terminal or are invisible escaped."""
     return visible(" ".join(text.split()))
 
 
@@ -182,7 +182,7 @@ def listed_counts(counts: Mapping[str, int]) -> str:
 
 
 class Console:
-    """Where a subcommand reads its options, and writes.
+    """Options and output of a subcommand.
 
     The result goes to standard output, with ``--json`` as one JSON document; notes, questions and progress go to
     standard error.
@@ -228,7 +228,7 @@ class Console:
         self.out.write("\n".join(line.rstrip(" ") for line in captured.get().split("\n")))
 
     def heading(self, text: str) -> None:
-        """Write the name of what follows."""
+        """Write the heading of the next part."""
         self.write(Text(printable(text), "bold"))
 
     def facts(self, facts: Mapping[str, object]) -> None:
@@ -239,7 +239,7 @@ class Console:
             self.write(Text.assemble("  ", (name, "dim"), " " * (width - len(name) + 2), text))
 
     def note(self, text: str) -> None:
-        """Write a note beside the result."""
+        """Write a note, apart from the result."""
         self.err.write(text)
 
     def result(self, value: object, text: str) -> None:
@@ -289,7 +289,7 @@ class Console:
     ) -> int:
         """Write the first ``--limit`` rows; return how many.
 
-        The column ``detail`` tells why, after what ``waiting`` returns for each row ("" if it does not wait).
+        The column ``detail`` tells why, after the result of ``waiting`` for each row ("" if it does not wait).
         """
         found = list(rows.values(*columns, *only_in_json)[: self["limit"] + 1])
         listed = found[: self["limit"]]
@@ -324,8 +324,8 @@ class Console:
     ) -> None:
         """Write one object: its title and state, notes (label, text, colour), facts, content, and texts below them.
 
-        Of large content only the beginning. Leaves out what is empty. Writes content that is not text as JSON, and with
-        ``--json`` only the value, whole.
+        Writes only the beginning of large content. Leaves out empty parts. Writes content other than text as JSON, and
+        with ``--json`` only the value, whole.
         """
         if self["json"]:
             self.out.write(_json(value))
@@ -356,15 +356,17 @@ class Console:
     def confirm(
         self, question: str, *, unless: str = "yes", otherwise: str = "nothing was changed", remedy: str = "pass --yes"
     ) -> None:
-        """Ask unless that option is given. Raises CommandError: ``otherwise`` after a no, ``remedy`` if nobody can."""
+        """Ask unless the option is given. Raises CommandError: ``otherwise`` after a no, ``remedy`` without a
+        terminal.
+        """
         if not self[unless]:
             ask(question, self.err, otherwise=otherwise, remedy=remedy)
 
     @contextmanager
     def progress(self, total: int | None = None) -> Generator[Callable[[str, int], None]]:
-        """Yield what notes how many are done: of a ``total`` on a terminal as a bar, otherwise every two seconds.
+        """Yield a function to report how many are done: of a ``total`` on a terminal as a bar, else every two seconds.
 
-        Write nothing else to the terminal beside a bar.
+        Write nothing else to the terminal next to a bar.
         """
         if total is not None and self.err.isatty():
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - seldom

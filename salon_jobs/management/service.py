@@ -23,7 +23,7 @@ from salon_jobs.process.service import MakeLoop, Service, die_with_parent, relea
 
 
 class ServiceCommand(BaseCommand):
-    """Command that runs one service until SIGTERM, SIGINT or SIGHUP, or until nothing is left to do (``--burst``).
+    """Command that runs one service until SIGTERM, SIGINT or SIGHUP, or until no work is left (``--burst``).
 
     A second signal forces the end.
     """
@@ -60,7 +60,7 @@ class ServiceCommand(BaseCommand):
         )
         parser.add_argument("--no-reload", action="store_false", dest="reload", help="do not restart")
         parser.add_argument("--reloaded", action="store_true", help=argparse.SUPPRESS)
-        # The terminal that shows what a child writes to its pipe.
+        # The terminal that shows the lines of a child's pipe.
         parser.add_argument("--terminal", choices=("plain", "coloured"), help=argparse.SUPPRESS)
         parser.add_argument(
             "--health-addr",
@@ -105,7 +105,7 @@ class ServiceCommand(BaseCommand):
     ) -> None:
         """Run the loop as a process of this kind; a burst takes any free port, so that it runs alongside a worker.
 
-        On a terminal, first write a banner: ``facts`` about what runs here, on which database, and how to stop it.
+        On a terminal, first write a banner: ``facts`` about the service, its database, and how to stop it.
         """
         burst = options["burst"]
         address = options["health_addr"] or ("127.0.0.1", 0 if burst else self.health_port)
@@ -131,7 +131,7 @@ class ServiceCommand(BaseCommand):
         service.run()
 
     def command_line(self, options: dict[str, Any]) -> list[str]:
-        """Return the command line that starts this process again, be it by manage.py, django-admin or -m.
+        """Return the command line that starts this process again, by manage.py, django-admin or -m.
 
         It passes on the format of the log and the terminal, since a child writes to a pipe. After ``call_command``, the
         process's own command line is another program's.

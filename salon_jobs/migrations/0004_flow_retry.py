@@ -1,4 +1,4 @@
-"""Install the function that moves flows again: what is retried waits for all that it comes after and that will end."""
+"""Install the function that moves flows again: retried jobs wait for all their predecessors that will end."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from salon_jobs.access.operations.base import JobTablesMigration
 
 
 class Migration(JobTablesMigration):
-    """In any order with other work: the new text does with the same tables what the old one does, and more."""
+    """In any order with other work: the new text does the same with the same tables as the old one, and more."""
 
     dependencies: ClassVar = [("salon_jobs", "0003_fan_out")]
     operations: ClassVar = [ReinstallFunctions(functions=("salon_jobs_move_flow",))]

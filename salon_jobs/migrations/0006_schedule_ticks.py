@@ -1,4 +1,4 @@
-"""Have Django delete the ticks of a schedule with it, and a run by hand keep what the last tick's job is."""
+"""Have Django delete the ticks of a schedule with it, and a run by hand keep the state of the last tick's job."""
 
 from typing import ClassVar
 

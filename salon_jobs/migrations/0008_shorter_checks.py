@@ -1,7 +1,7 @@
 """Write two checks and a guard of jobs shorter: the server reads their text again for each statement.
 
-They allow what the old ones allow, so the rows that are there need no look under these locks: the next migration does
-that outside of them.
+They allow the same rows as the old ones, so existing rows need no check under these locks: the next migration does that
+outside of them.
 """
 
 from datetime import UTC, datetime

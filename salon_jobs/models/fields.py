@@ -26,7 +26,7 @@ else:
 
 M = TypeVar("M", bound=models.Model)
 
-# For ``Meta``, so that on another database one check says so, instead of a warning of Django's for every such index.
+# For ``Meta``, so that another database causes one message of a check, instead of a Django warning per index.
 REQUIRED_FEATURES: Final = (
     "supports_covering_indexes",
     "supports_nulls_distinct_unique_constraints",
@@ -41,7 +41,7 @@ def finite(*instants: str) -> Q:
 
 
 def all_finite(*instants: str) -> Q:
-    """Return the same for several columns in half the text, which counts where jobs are added one by one."""
+    """Return the same for several columns in half the text, which matters where jobs are added one by one."""
     # Neither function sees NULL.
     return Q(GreaterThanOrEqual(Least(*instants), EARLIEST), LessThanOrEqual(Greatest(*instants), LATEST))
 
@@ -64,10 +64,10 @@ def _from_row(value: datetime | None, expression: Any, connection: Any) -> datet
 
 
 class StoreIdField(models.Field):  # type: ignore[type-arg]
-    """Column of a store's key, of the type that the primary key of ``STORE_MODEL`` has when migrations run."""
+    """Column of a store's key, of the type of ``STORE_MODEL``'s primary key when migrations run."""
 
     def get_internal_type(self) -> str:
-        """Return the field of Django's whose lookups and conversions fit."""
+        """Return the type of Django's field with suitable lookups and conversions."""
         return {"uuid": "UUIDField", "bigint": "BigIntegerField", "text": "TextField"}[store_key().sql]
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str:
@@ -75,20 +75,20 @@ class StoreIdField(models.Field):  # type: ignore[type-arg]
         return store_key().sql
 
     def to_python(self, value: Any) -> StoreId | None:
-        """Return a store's key. Raises ValidationError for what cannot be one."""
+        """Return a store's key. Raises ValidationError for a value that cannot be one."""
         try:
             return None if value is None else store_key().parse(value)
         except ValueError as error:
             raise ValidationError(f"the store {error}") from None
 
     def get_prep_value(self, value: Any) -> Any:
-        """Return what the driver takes."""
+        """Return the value for the driver."""
         value = super().get_prep_value(value)
         return value if value is None or hasattr(value, "resolve_expression") else self.to_python(value)
 
 
 class NoStore(models.Expression):
-    """Value of no store that is compared like any other, as an index has it."""
+    """The value for no store, which indexes compare like any other."""
 
     output_field: Any = StoreIdField()
 
@@ -115,7 +115,7 @@ class IntegerArrayField(models.Field):  # type: ignore[type-arg]
         return "integer[]"
 
     def value_to_string(self, obj: models.Model) -> str:
-        """Return the text that a fixture has: JSON, as of Django's own array field."""
+        """Return the text for a fixture: JSON, as of Django's own array field."""
         return json.dumps(self.value_from_object(obj))
 
     def to_python(self, value: Any) -> Any:
@@ -132,7 +132,7 @@ class _NeverNullJSONField(models.JSONField):
     """JSON column that is never NULL, so None is JSON's null, in a fixture too."""
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        """Return what the driver writes."""
+        """Return the value for the driver to write."""
         return super().get_db_prep_save(models.Value(None, self) if value is None else value, connection)
 
 
@@ -151,7 +151,7 @@ class StoredColumn(models.GeneratedField):
     """Generated column that PostgreSQL stores; checked without a connection."""
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """Check everything but what the server supports, for which Django 6.1 connects to every database."""
+        """Check everything but the server's features, for which Django 6.1 connects to every database."""
         return super().check(**{**kwargs, "databases": None})
 
     def deconstruct(self) -> Any:
@@ -174,7 +174,7 @@ class BloomIndex(models.Index):
 
 
 class JSONTextField(_NeverNullJSONField):
-    """Column of type ``json`` that keeps JSON as the text that was written.
+    """Column of type ``json`` that keeps JSON as it was written.
 
     jsonb sorts keys and inserts spaces: a broker would get more bytes than were checked.
     """

@@ -33,10 +33,10 @@ from salon_jobs.models.row import Row
 # planner knows that IN (failed, …) implies it.
 _ENDED = ~Q(state="queued") & ~Q(state="running")
 _FAILED = Q(state="failed")
-# What every statement leaves, and every loop relies on: a running job that nobody owns would never be rescued, a queued
-# one that has begun its only run would run twice, and an ended one without the time of its end would never be pruned.
-# Short, as the instants and the moves below: the server reads the text of each check and WHEN clause again for each
-# statement, which for one job takes longer than to evaluate it.
+# Conditions that every statement keeps and every loop relies on: a running job without an owner would never be rescued,
+# a queued one that has begun its only run would run twice, and an ended one without the time of its end would never be
+# pruned. Short, like the instants and the moves below: the server reads the text of each check and WHEN clause again
+# for each statement, which for one job takes longer than to evaluate it.
 _FITS_STATE = (
     Q(finished_at=None, reason="")
     & (
@@ -111,7 +111,7 @@ class Job(Row):
     # Why it was cancelled or failed.
     reason: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
-    # When it was claimed; once it has run, when that run began.
+    # When it was claimed; after its run began, when it began.
     started_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     # When the job was claimed for the run that began at started_at.
     claimed_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
@@ -146,7 +146,7 @@ class Job(Row):
     fingerprint: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
     # Trace headers from enqueueing.
     trace = models.JSONField(null=True)
-    # How long its result is kept, if not as long as its task says.
+    # How long its result is kept, if different from the task's time.
     keep_result: models.DurationField[timedelta | None, timedelta | None] = models.DurationField(null=True)
     # It runs by itself, because a chunk with it failed.
     alone: models.BooleanField[bool, bool] = models.BooleanField(db_default=False, default=False)
@@ -156,11 +156,11 @@ class Job(Row):
     follow_up_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
     # The jobs whose end enqueued it.
     follows = models.JSONField(null=True)
-    # The flow that it is a member of.
+    # The flow of which it is a member.
     flow_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    # strict: jobs with its key run in order; skip_failed: a failed one lets go.
+    # strict: jobs with its key run in order; skip_failed: a failed one gives the key up.
     ordered: models.CharField[str | None, str | None] = models.CharField(max_length=11, null=True)  # noqa: DJ001 - NULL: in no order
-    # The last lines that a run logged which did not fail, with KEEP_LOG.
+    # The last lines logged by a run that did not fail, with KEEP_LOG.
     log: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001 - NULL takes no space
 
     class Meta:
@@ -218,10 +218,10 @@ class Job(Row):
                 name="salon_jobs_job_live_key",
             ),
             models.Index(fields=["state", "finished_at"], condition=_ENDED, name="salon_jobs_job_ended"),
-            # Not for jobs without a store: each claim would write to it, a tenth of all that such a job costs.
+            # Not for jobs without a store: each claim would write to it, a tenth of all writes of such a job.
             models.Index(fields=["store_id", "id"], condition=Q(store_id__isnull=False), name="salon_jobs_job_store"),
             models.Index(fields=["fan_out_id"], condition=Q(fan_out_id__isnull=False), name="salon_jobs_job_fan_out"),
-            # For people who look for three jobs among millions: it says which 32 pages have jobs of a task or a queue.
+            # For people who look for three jobs among millions: it tells which 32 pages have jobs of a task or a queue.
             # A b-tree, even of equal entries, would cost an enqueue a tenth of its time.
             BloomIndex(
                 fields=["task", "queue"],
@@ -275,7 +275,7 @@ class Job(Row):
 
     @property
     def timeliness(self) -> str:
-        """The state in a word or two, which also say whether the job is scheduled, retrying, timed out or expired."""
+        """The state in a word or two, which also tell whether the job is scheduled, retrying, timed out or expired."""
         match self.state:
             case JobState.QUEUED if self.is_held:
                 return "held"
@@ -292,7 +292,7 @@ class Job(Row):
 
 
 def cancel_loaded_job(instance: Job, *, raw: bool, **_: object) -> None:
-    """Cancel a job that ``loaddata`` brings before it is written: what waited elsewhere must not run here.
+    """Cancel a job that ``loaddata`` brings before it is written: a job that waited elsewhere must not run here.
 
     Receiver of ``pre_save``. An operator can still retry it.
     """
@@ -305,7 +305,7 @@ pre_save.connect(cancel_loaded_job, sender=Job)
 
 
 class JobError(Row):
-    """One failed attempt of a job, apart from the hot row. ``job_id`` is no foreign key: errors never delay a job."""
+    """A failed attempt of a job, apart from the hot row. ``job_id`` is not a foreign key: errors never delay a job."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
@@ -332,9 +332,9 @@ class JobError(Row):
 
 
 class JobResult(Row):
-    """What a job returned and what its row said, kept for a time after a success that deletes the row.
+    """The result of a job, with columns of its row, kept for a time after a success that deletes the row.
 
-    Written with the success itself, for jobs that keep their result. No foreign key, since the job is gone by then.
+    Written with the success itself, for jobs that keep their result. No foreign key, since the job is then gone.
     """
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
@@ -344,7 +344,7 @@ class JobResult(Row):
     queue: models.CharField[str, str] = models.CharField(_("queue"), max_length=100)
     priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(_("priority"))
     payload = ReadableJSONField()
-    # What the handler returned.
+    # The handler's result.
     value = ReadableJSONField()
     attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(_("attempts"))
     worker_id: models.BigIntegerField[int, int] = models.BigIntegerField(_("worker"))
@@ -367,10 +367,10 @@ class JobResult(Row):
 
 
 class JobProgress(Row):
-    """How far one running job is, as its handler last said. Deleted when the run has ended; never read for others."""
+    """Progress of a running job, as its handler last reported. Deleted when the run ends; never read for others."""
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
-    # The lease of the run that said it.
+    # The lease of the run that reported it.
     lease: models.BigIntegerField[int, int] = models.BigIntegerField()
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     done: models.BigIntegerField[int, int] = models.BigIntegerField()
@@ -389,7 +389,7 @@ class JobProgress(Row):
 
 
 class JobStep(Row):
-    """One step that a job has committed, or how far one of its cursors is. Pruned once the job is gone."""
+    """A step that a job has committed, or the position of one of its cursors. Pruned once the job is gone."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
@@ -397,7 +397,7 @@ class JobStep(Row):
     name: models.CharField[str, str] = models.CharField(max_length=255)
     # The run that committed it.
     attempt: models.SmallIntegerField[int, int] = models.SmallIntegerField()
-    # What it returned; of a cursor, the last element if a function gets it.
+    # Its result; for a cursor, the last element if a function gets it.
     value = ReadableJSONField()
     # How many elements a cursor has committed.
     position: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
@@ -419,7 +419,7 @@ class JobStep(Row):
 
 
 class SupersededRun(Row):
-    """One running job whose key a newer job took: it is not retried, even after the newer one has finished.
+    """A running job whose key a newer job took: it is not retried, even after the newer one has finished.
 
     A separate row, since an enqueue never touches a running job. A trigger on the job table writes it, the end of a run
     without success reads it, and the workers' maintenance deletes it.
@@ -437,7 +437,7 @@ class SupersededRun(Row):
 
 
 class FanOutRecord(Row):
-    """One fan-out and what it added; never changes. The progress of its jobs is counted on demand.
+    """A fan-out and the counts of its jobs; never changes. The progress of its jobs is counted on demand.
 
     Unique by task, tick and digest (of arguments and label), so that a second one for the same tick adds nothing.
     """
@@ -470,15 +470,15 @@ class FanOutRecord(Row):
 
 
 class UniqueMark(Row):
-    """One enqueue with ``unique_for``: until the mark expires, the same enqueue adds nothing, even if its job is gone.
+    """An enqueue with ``unique_for``: until the mark expires, the same enqueue adds nothing, even if its job is gone.
 
-    Written by salon_jobs_add_jobs alone. It holds nothing of the job but its id: ``id`` is a digest of task, store, and
-    key or arguments.
+    Only salon_jobs_add_jobs writes it. It has only the id of the job: ``id`` is a digest of task, store, and key or
+    arguments.
     """
 
     id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True)
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    # When it ends, and may be deleted.
+    # When it expires, and may be deleted.
     expires_at: models.DateTimeField[datetime, datetime] = InstantField()
 
     class Meta:
@@ -490,7 +490,7 @@ class UniqueMark(Row):
 
 
 class FollowUp(Row):
-    """One job that is enqueued when others have ended: what enqueueing it sets, and how many are left.
+    """A job to enqueue when others have ended: its options, and the number of jobs left.
 
     Written only by functions; the row is deleted when its job is enqueued.
     """
@@ -501,7 +501,7 @@ class FollowUp(Row):
     task: models.CharField[str, str] = models.CharField(max_length=255)
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     payload = ReadableJSONField()
-    # Options of the job, as an enqueue gives them.
+    # Options of the job, in the form of an enqueue.
     options = models.JSONField()
     # The jobs it waits for: task, number, first and last ID, fan-out.
     follows = models.JSONField(null=True)

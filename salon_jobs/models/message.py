@@ -22,7 +22,7 @@ from salon_jobs.models.row import Row
 _STATUSES = [(status.value, _(status.value)) for status in MessageStatus]
 WORDS = (_("pending"), _("published"), _("failed"), _("skipped"))
 _OPEN = Q(status__in=["pending", "failed"])
-# So that not even SQL written by hand can give sent_at another meaning than the time of the publish.
+# So that even SQL written by hand cannot give sent_at a meaning other than the time of the publish.
 _TIMES_FIT_STATUS = (
     Q(status="pending", sent_at=None, ended_at=None)
     | Q(status="published", sent_at__isnull=False, ended_at=None)
@@ -36,7 +36,7 @@ _CONTENT_CHANGED = pgtrigger.Condition(
 
 
 class PartitionOf(models.Func):
-    """Hash of what keeps an order: an aggregate, or a message by itself when it belongs to none."""
+    """Hash of the unit of ordering: an aggregate, or a message by itself when it belongs to none."""
 
     template = (
         "((CASE WHEN aggregate_id = '' THEN uuid_hash_extended(message_id, 0)"
@@ -46,7 +46,7 @@ class PartitionOf(models.Func):
 
 
 class Message(Row):
-    """One message, sent if and only if the transaction that wrote it commits. Only ``emit`` writes it.
+    """A message, sent if and only if the transaction that wrote it commits. Only ``emit`` writes it.
 
     Before any statement inserts here, a trigger takes the gate's lock (sql/hold_gate_function.sql), on which the relay
     relies to read in id order.
@@ -147,14 +147,14 @@ pre_save.connect(skip_loaded_message, sender=Message)
 
 
 class BlockedAggregate(Row):
-    """One aggregate whose next message could not be published: it waits for a retry, or is parked for an operator.
+    """A blocked aggregate: its next message could not be published and waits for a retry, or is parked for an operator.
 
-    While the row exists, the relay sends nothing of that aggregate. A message without an aggregate has a row of its own
+    While the row exists, the relay sends nothing of that aggregate. A message without an aggregate has its own row
     (``aggregate_id`` "") while it waits.
     """
 
     class Status(models.TextChoices):
-        """What the aggregate waits for."""
+        """State of a blocked aggregate."""
 
         WAITING = "waiting", _("waiting for a retry")
         PARKED = "parked", _("parked")
@@ -195,7 +195,7 @@ class BlockedAggregate(Row):
 
 
 class RelayPartition(Row):
-    """One partition of the aggregates and the relay that owns it.
+    """A partition of the aggregates and the relay that owns it.
 
     ``beat`` changes while the owner lives; ``epoch`` with each change of owner, which fences writes of a former owner.
     """
@@ -216,7 +216,7 @@ class RelayPartition(Row):
 
 
 class DestinationState(Row):
-    """One aggregate type: the tokens left of its rate, whether it is paused, and its current outage."""
+    """An aggregate type: its remaining tokens, whether it is paused, and its current outage."""
 
     aggregate_type: models.CharField[str, str] = models.CharField(_("destination"), primary_key=True, max_length=255)
     tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0)
@@ -245,7 +245,7 @@ class DestinationState(Row):
 
 
 class Replay(Row):
-    """One replay: messages that an operator sent again under new ids, with who, why, which and how many."""
+    """A replay: messages that an operator sent again under new ids, with the operator, reason, selection and count."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(_("ID"), primary_key=True)
     requested_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
@@ -265,14 +265,14 @@ class Replay(Row):
 
 
 class InboxMessage(Row):
-    """One message that ``consume_queue`` received: the job it became, or why it was rejected.
+    """A message that ``consume_queue`` received: its job, or the reason for its rejection.
 
     Unique by consumer and message id, so that duplicate deliveries become one job. ``message_id`` is text, since other
     producers than salon_jobs choose their own.
     """
 
     class Status(models.TextChoices):
-        """What became of the message."""
+        """State of a received message."""
 
         ENQUEUED = "enqueued", _("became a job")
         REJECTED = "rejected", _("rejected")

@@ -1,4 +1,4 @@
-"""Models of processes, and of what they share: limits, cron entries and their ticks, statistics."""
+"""Models of processes and their shared state: limits, cron entries and their ticks, statistics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def new_process_id() -> int:
 
 
 class Process(Row):
-    """One running process. Its jobs are its own while ``heartbeat_at`` is fresh."""
+    """A running process. Its jobs are its own while ``heartbeat_at`` is fresh."""
 
     id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True, default=new_process_id)
     kind: models.CharField[str, str] = models.CharField(max_length=16)
@@ -56,10 +56,10 @@ class Process(Row):
 
 
 class Limit(Row):
-    """One limit or pause. Workers apply it within a second; jobs they already hold still run."""
+    """A limit or pause. Workers apply it within a second; jobs they already hold still run."""
 
     class Kind(models.TextChoices):
-        """What a limit applies to. A ``key`` is named task:key."""
+        """The scope of a limit. A ``key`` is named task:key."""
 
         QUEUE = "queue", _("Queue")
         TASK = "task", _("Task")
@@ -109,12 +109,12 @@ class Limit(Row):
 
     @property
     def scope(self) -> str:
-        """What it applies to, as ``kind:name``."""
+        """The scope, as ``kind:name``."""
         return f"{self.kind}:{self.name}"
 
 
 class RateBucket(Row):
-    """Bucket of one rate limit, from the first start until it is full again."""
+    """Bucket of a rate limit, from the first start until it is full again."""
 
     scope: models.CharField[str, str] = models.CharField(max_length=600, primary_key=True)
     # When it is full, and may be deleted.
@@ -123,7 +123,7 @@ class RateBucket(Row):
     class Meta:
         db_table = "salon_jobs_rate"
         indexes: ClassVar = [models.Index(fields=["full_at"], name="salon_jobs_rate_full")]
-        # An infinite one would allow no start ever again.
+        # An infinite one would never allow a start again.
         constraints: ClassVar = [models.CheckConstraint(condition=finite("full_at"), name="salon_jobs_rate_full_at")]
 
     def __str__(self) -> str:
@@ -131,14 +131,14 @@ class RateBucket(Row):
 
 
 class CronEntryState(Row):
-    """One cron entry that a scheduler has registered. Ticks before ``registered_at`` are never backfilled."""
+    """A cron entry that a scheduler has registered. Ticks before ``registered_at`` are never backfilled."""
 
     name: models.CharField[str, str] = models.CharField(max_length=255, primary_key=True)
     registered_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     last_tick_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     paused_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
-    # The line instead of the one in code; empty: that one.
+    # The line that replaces the one in code; empty: that one.
     line: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     overridden_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     overridden_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
@@ -157,14 +157,14 @@ class CronEntryState(Row):
 
 
 class CronTick(Row):
-    """One fired or skipped tick. Unique by entry and instant: the transaction that inserts it also enqueues the job."""
+    """A fired or skipped tick. Unique by entry and instant: the transaction that inserts it also enqueues the job."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     entry: models.CharField[str, str] = models.CharField(_("entry"), max_length=255)
     tick_at: models.DateTimeField[datetime, datetime] = InstantField()
     fired_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    # Why there is no job; or what became of it, written when its row is deleted.
+    # Why there is no job; or the job's outcome, written when its row is deleted.
     outcome: models.TextField[str, str] = models.TextField(db_default="")
 
     class Meta:
@@ -236,7 +236,7 @@ class QueueMinute(Row):
 
 
 class Dashboard(Process):
-    """The dashboard: no rows of its own, one permission, ``view_dashboard``."""
+    """The dashboard: no rows, one permission, ``view_dashboard``."""
 
     class Meta:  # pyright: ignore[reportIncompatibleVariableOverride] - Django joins them
         proxy = True

@@ -1,4 +1,4 @@
-"""Base of all our tables: where their rows are read."""
+"""Base of all our tables, with the alias for reading their rows."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ M = TypeVar("M", bound=models.Model)
 class Rows(models.QuerySet[M]):
     """Rows that are read where they are written, unless ``using`` says otherwise.
 
-    A router that sends reads to a replica would not find there what was added a moment ago, nor the state of now.
+    On a replica chosen by a router, a row added a moment ago would be missing, and states would be old.
     """
 
-    # What Django's own property reads, and stubs leave out.
+    # Fields of Django's own property that stubs leave out.
     _db: str | None
     _for_write: bool
     _hints: dict[str, Any]
 
     @property
     def db(self) -> str:
-        """The alias to ask: the one given, the one a row came from, or the one that writes."""
+        """The alias to query: the one given, the one a row came from, or the one for writes."""
         source: Any = None if self._for_write else self._hints.get("instance")
         came_from = source._state.db if isinstance(source, self.model) else None
         return self._db or came_from or router.db_for_write(self.model, **self._hints)
@@ -35,7 +35,7 @@ class RowManager(models.Manager[M]):
 
     @property
     def db(self) -> str:
-        """The alias that its rows are read from."""
+        """The alias from which its rows are read."""
         return self.get_queryset().db
 
     def get_queryset(self) -> Rows[M]:

@@ -16,9 +16,9 @@ from salon_jobs.models.row import Row
 
 
 class Schedule(Row):
-    """One call of a task that comes back: at the instants of a cron line, or every so often.
+    """Repeated calls of a task: at the instants of a cron line, or at equal intervals.
 
-    Schedulers select the rows that are due, and move ``next_at`` on in the transaction that enqueues their jobs.
+    Schedulers select due rows, and advance ``next_at`` in the transaction that enqueues their jobs.
     """
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
@@ -26,11 +26,11 @@ class Schedule(Row):
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     task: models.CharField[str, str] = models.CharField(_("task"), max_length=255)
     payload = ReadableJSONField()
-    # The cron line; empty: every so often.
+    # The cron line; empty: at equal intervals.
     line: models.CharField[str, str] = models.CharField(max_length=255)
     timezone: models.CharField[str, str] = models.CharField(max_length=64, db_default="UTC")
     every: models.DurationField[timedelta | None, timedelta | None] = models.DurationField(null=True)
-    # Ticks of every so often are this and whole multiples later.
+    # Ticks at equal intervals are this instant and whole multiples later.
     anchor_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     # How late a tick may fire.
     catch_up: models.DurationField[timedelta, timedelta] = models.DurationField()
@@ -78,7 +78,7 @@ class Schedule(Row):
 
 
 class ScheduleTick(Row):
-    """One tick of a schedule, or one run that somebody asked for; the newest are kept.
+    """A tick of a schedule, or a run that a user requested; the newest are kept.
 
     The database knows no foreign key: a tick never delays a change of its schedule. Django deletes the ticks with it.
     """
@@ -94,9 +94,9 @@ class ScheduleTick(Row):
     tick_at: models.DateTimeField[datetime, datetime] = InstantField()
     fired_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    # Why there is no job; or what became of it, written when its row is deleted.
+    # Why there is no job; or the job's outcome, written when its row is deleted.
     outcome: models.TextField[str, str] = models.TextField(db_default="")
-    # Whether somebody ran it now; otherwise it was due.
+    # Whether a user ran it now; otherwise it was due.
     by_hand: models.BooleanField[bool, bool] = models.BooleanField(db_default=False)
     # Who ran it now.
     run_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")

@@ -1,4 +1,4 @@
-"""Open tenant contexts: for which store, on which connection, and which code may use it meanwhile."""
+"""Open tenant contexts: the store of each, its connection, and the code that may use that connection."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ R = TypeVar("R")
 
 
 class ActiveContext(StatementGuard):
-    """One open context, and an execution wrapper of its connection: Django's cursors pass every statement through it.
+    """An open context, and an execution wrapper of its connection: Django's cursors pass every statement through it.
 
-    Asyncio tasks can share a connection and take turns on one thread; which store a statement runs as is decided by the
-    context variable of the code that runs it. While ``holds``, only code inside the context may use the connection.
+    Asyncio tasks can share a connection and take turns on one thread; the context variable of the running code decides
+    as which store a statement runs. While ``holds``, only code inside the context may use the connection.
 
     Modes: with ``atomic`` it holds a transaction or a savepoint; without, the store is set in every transaction that
     the block begins, and with ``by_statement`` a statement between them gets its own. ``SessionContext`` holds the
@@ -63,8 +63,8 @@ class ActiveContext(StatementGuard):
                 "between transactions the session's store would apply: switch in it with scope='session'"
             )
         with ExitStack() as exits:
-            # The transaction (or savepoint) first, then whatever sets the store: a rollback then removes the store too,
-            # and the end of our savepoint ends those made inside, one of which could bring the store back.
+            # The transaction (or savepoint) first, then the setting of the store: a rollback then removes the store
+            # too, and the end of our savepoint ends those made inside, one of which could bring the store back.
             if self.atomic or (changes and connection.in_atomic_block):
                 exits.enter_context(transaction.atomic(using=connection.alias))
                 exits.push(self._refuse_to_lose)
@@ -115,7 +115,7 @@ class ActiveContext(StatementGuard):
         self.activate()
 
     def activate(self) -> None:
-        """Become the innermost context of the code that calls this, even if no connection is there yet."""
+        """Make this the innermost context of the calling code, even if there is no connection yet."""
         self.is_open = True
         _surrounding.set((*_surrounding.get(), self))
 
@@ -147,7 +147,7 @@ class ActiveContext(StatementGuard):
             self._begin()
 
     def __call__(self, execute: Callable[..., Any], statement: Any, params: Any, many: bool, context: Any) -> Any:
-        """Run a statement as the store, or pass it on to the context whose code runs it."""
+        """Run a statement as the store, or pass it on to the context of the running code."""
         self.check_holder()
         if innermost(self.connection) is not self:
             return execute(statement, params, many, context)
@@ -168,7 +168,7 @@ class ActiveContext(StatementGuard):
             guc.set_local(self.connection, self.store)
 
     def _refuse_to_lose(self, kind: Any, *_: object) -> None:
-        """Raise TransactionBroken if the block seems to have ended well and nothing of it would be committed."""
+        """Raise TransactionBroken if the block seems to have ended well, but its work would not be committed."""
         if kind is None:
             refuse_lost_transaction(self.connection)
 
@@ -202,7 +202,7 @@ class ActiveContext(StatementGuard):
 
 
 _surrounding: ContextVar[tuple[ActiveContext, ...]] = ContextVar("salon_jobs_store", default=())
-# The name of the system task that runs, which cannot open a tenant context.
+# The name of the running system task, which cannot open a tenant context.
 system_task: Final[ContextVar[str | None]] = ContextVar("salon_jobs_system_task", default=None)
 
 
@@ -232,7 +232,7 @@ def as_system_task(name: str) -> Generator[None]:
 
 
 def detach_contexts(connection: BaseDatabaseWrapper) -> list[ActiveContext]:
-    """Take the open contexts off a connection that none of them holds, for ``attach`` to another one."""
+    """Remove the open contexts from a connection that none of them holds, for ``attach`` to another one."""
     contexts = [wrapper for wrapper in connection.execute_wrappers if isinstance(wrapper, ActiveContext)]
     for context in contexts:
         with suppress(ValueError):  # another thread closed it at this moment
@@ -280,7 +280,7 @@ def session_context(connection: BaseDatabaseWrapper) -> ActiveContext | None:
 
 
 def call_outside(function: Callable[[], R]) -> R:
-    """Call a function as code outside every context, on the same connections; the code of the contexts waits for it.
+    """Call a function outside every context, on the same connections; the code of the contexts waits for it.
 
     For jobs that a test runs before ``enqueue`` returns. Context variables, such as the language, are as in a new
     thread. Afterwards the store is set again.
@@ -310,7 +310,7 @@ def _set_again(connection: BaseDatabaseWrapper, context: ActiveContext, wrappers
 
 
 def carry_to_callbacks(connection: BaseDatabaseWrapper, store: StoreId, *, since: int = 0) -> None:
-    """Have ``on_commit`` callbacks from number ``since`` on run as the store, unless they have one or need none."""
+    """Make ``on_commit`` callbacks from number ``since`` on run as the store, unless they have one or need none."""
 
     def in_store(function: Any) -> Any:
         return function if hasattr(function, "storeless") else _InStore(connection.alias, function, store)
@@ -319,7 +319,7 @@ def carry_to_callbacks(connection: BaseDatabaseWrapper, store: StoreId, *, since
 
 
 class _InStore:
-    """Callback that runs in the context of the store it was registered in."""
+    """Callback that runs in the context of the store in which it was registered."""
 
     # An outer context has nothing to add.
     storeless = True
@@ -330,7 +330,7 @@ class _InStore:
         self.__qualname__ = getattr(function, "__qualname__", repr(function))
 
     def __call__(self) -> None:
-        """Run the callback in its own transaction as the store, whichever block's end commits."""
+        """Run the callback in its own transaction as the store, after the commit of any block."""
         with ActiveContext(connections[self._alias], self._store, switch=True):
             self._function()
 

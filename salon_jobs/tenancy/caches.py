@@ -9,12 +9,13 @@ from salon_jobs.tenancy.active import current_store_id
 
 
 def store_key(key: object, key_prefix: object, version: object) -> str:
-    """Make a cache key of the current store's own; without a store, one that no store shares.
+    """Make a cache key of the current store; without a store, one that no store shares.
 
     For ``KEY_FUNCTION`` in ``CACHES``. Pages, template fragments and values that one store caches are then never found
-    by another: Django computes the key of a cached page before the middleware can say what it varies on. Needs no
+    by another: Django computes the key of a cached page before the middleware can name its dependencies. Needs no
     transaction and makes no query.
     """
     store: Any = current_store_id()
-    # A store whose key is a text may have a colon in it, and would share keys with another; or what Memcached refuses.
+    # A store with a text key may have a colon in it, and would share keys with another; or characters that Memcached
+    # refuses.
     return f"{key_prefix}:{version}:{'' if store is None else quote(str(store), safe='')}:{key}"

@@ -1,4 +1,4 @@
-"""The page on which somebody of several stores chooses one; the session keeps the choice."""
+"""Page on which a user of several stores chooses one; the session keeps the choice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from salon_jobs.tenancy.resolvers import memberships
 
 # Query parameter with which a page shows the choice, and field in which the form sends it.
 CHOICE: Final = "choose_store"
-# Permission of those who are limited to no store.
+# Permission of users who are not limited to a store.
 ALL_STORES: Final = "salon_jobs.view_all_stores"
 _MOST: Final = 100
 
@@ -32,10 +32,10 @@ def choose_store(
 ) -> HttpResponseBase:
     """Offer the signed-in user's stores, or save the choice and return to the page.
 
-    For ``REQUEST_STORE`` "membership" and "session". Raises StoreRefused for a store that is not the user's, and if
-    there is none to choose.
+    For ``REQUEST_STORE`` "membership" and "session". Raises StoreRefused for a store of others, and if the user has
+    none.
     """
-    # Without memberships, a resolver of the project's own names the store, or there is none.
+    # Without memberships, a custom resolver names the store, or there is none.
     stores = () if conf.membership_model is None else memberships(request)
     if not stores:
         raise StoreRefused(gettext("you belong to no %(store)s") % store_words())

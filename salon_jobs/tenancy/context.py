@@ -1,4 +1,4 @@
-"""``tenant_context`` and its modes, and handing a store over to threads and tasks."""
+"""``tenant_context`` and its modes, and passing a store on to threads and tasks."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class SessionContext(ActiveContext):
             problem = self._take_off()
         finally:
             self.close()
-        if problem is not None and error is None:  # the block's own error says more
+        if problem is not None and error is None:  # the block's own error has more detail
             raise problem
 
     def put_on(self) -> None:
-        """Put the store on the session; discard the connection if that fails."""
+        """Set the store on the session; discard the connection if that fails."""
         try:
             guc.set_session(self.connection, self.store)
         except BaseException as error:
@@ -86,7 +86,7 @@ class SessionContext(ActiveContext):
             raise
 
     def _take_off(self) -> TenantContextError | None:
-        """Put the outer store or none on the session, or discard the connection; return what the block did wrong."""
+        """Set the outer store or none on the session, or discard the connection; return the block's fault, if any."""
         connection = self.connection
         if connection.connection is None:
             return None  # closed, or returned to the pool, which has reset it
@@ -126,7 +126,7 @@ class StoreJobContext(ActiveContext):
 
     Takes the same steps without the branches for nesting, and in two round trips, where a store's job spends most of
     its time. ``answer`` is the value of ``expression``, evaluated as the store. With ``clears``, a store that was set
-    by hand for the whole session is cleared first; with ``resets``, a session that the block has used is reset in the
+    directly on the whole session is cleared first; with ``resets``, a session that the block has used is reset in the
     round trip that commits.
     """
 
@@ -191,8 +191,8 @@ class StoreJobContext(ActiveContext):
 async def sync_step(step: Callable[[], None]) -> None:
     """Call ``step`` once on the thread-sensitive thread and wait until it has ended, even if the task is cancelled.
 
-    asgiref abandons a call whose task is cancelled, be it waiting, running or done. The thread makes one call at a
-    time, so a second call comes after the first. Raises what the step raised; if the task was cancelled, CancelledError
+    asgiref abandons a call when its task is cancelled, whether it waits, runs or is done. The thread makes one call at
+    a time, so a second call comes after the first. Raises the step's error; if the task was cancelled, CancelledError
     once the step has ended.
     """
     ended: Future[None] = Future()
@@ -239,7 +239,7 @@ def tenant_context(
     without a transaction run between the block's transactions.
 
     Nesting with the same store is fine; with another store it raises TenantContextError unless ``switch=True``, which
-    returns to the outer store at its end. Also raises TenantContextError for what cannot be a store's key, in a system
+    returns to the outer store at its end. Also raises TenantContextError for an invalid key of a store, in a system
     task, on a connection that another task or generator holds, and if the server does not confirm that it carries the
     store.
     """
@@ -254,7 +254,7 @@ def tenant_context(
 
 
 def context_of(store_id: StoreId | None, *, using: str | None = None) -> TenantContext | nullcontext[None]:
-    """Return the context of the store of a row, or one that does nothing for a row of none."""
+    """Return the context of a row's store, or one that does nothing for a row without a store."""
     return nullcontext() if store_id is None else tenant_context(store_id, using=using)
 
 
@@ -329,7 +329,7 @@ class TenantContext:
         connection: Any = context.connection
         connection.inc_thread_sharing()
         try:
-            connection.in_atomic_block = False  # or Django would keep the wrapper, unusable
+            connection.in_atomic_block = False  # otherwise Django would keep the wrapper, unusable
             discard(connection, "a streamed body was neither ended nor closed")
         finally:
             connection.dec_thread_sharing()

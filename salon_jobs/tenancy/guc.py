@@ -17,7 +17,7 @@ from salon_jobs.db.statements import in_one_trip
 
 
 def as_store(store_id: object) -> StoreId:
-    """Return the store's key, as STORE_MODEL has it. Raises TenantContextError for what cannot be one."""
+    """Return the store's key, in the type of STORE_MODEL's. Raises TenantContextError for an invalid one."""
     try:
         return store_key().parse(store_id)
     except ValueError as error:
@@ -25,8 +25,8 @@ def as_store(store_id: object) -> StoreId:
 
 
 SET_LOCAL: Final = "SELECT set_config(%s, %s, true)"
-# One statement: behind a pooler nothing may be set, not even for a moment, because it would remain on a connection that
-# others use next.
+# One statement: behind a pooler nothing may be set, not even for a moment, because it would remain on a connection for
+# its next users.
 SET_SESSION: Final = "SELECT CASE WHEN pg_backend_pid() = %s THEN set_config(%s, %s, false) END"
 CLEAR_SESSION: Final = "SELECT set_config(%s, '', false)"
 
@@ -38,7 +38,7 @@ def begin_as(connection: BaseDatabaseWrapper, store_id: StoreId, expression: str
     """Begin a transaction as the store on an idle connection without autocommit; return a boolean SQL expression.
 
     One round trip, unless OPTIONS ask for more than a plain BEGIN. With ``clears``, it first clears a store that was
-    set by hand for the whole session, which would reappear between transactions. Raises Django's database errors.
+    set directly on the whole session, which would reappear between transactions. Raises Django's database errors.
     """
     store_id = as_store(store_id)  # it becomes a literal
     raw: Any = connection.connection
@@ -76,8 +76,8 @@ def set_local(connection: BaseDatabaseWrapper, store_id: StoreId | None) -> None
 def set_session(connection: BaseDatabaseWrapper, store_id: StoreId | None) -> None:
     """Set or clear the store for the whole session, in autocommit. One round trip.
 
-    Raises TenantContextError inside a transaction, whose rollback would undo it, and behind a pooler, where the process
-    that answers is not the one the connection was given when it was made. Raises Django's database errors.
+    Raises TenantContextError inside a transaction, since its rollback would undo it, and behind a pooler, where the
+    process that answers is not the one the connection was given when it was made. Raises Django's database errors.
     """
     connection.ensure_connection()
     if not connection.get_autocommit() or in_transaction(connection):

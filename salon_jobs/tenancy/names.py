@@ -1,4 +1,4 @@
-"""Stores as people read them: their names, and what the store model is called."""
+"""Names of stores for people, and of the store model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.core.records import StoreId
 from salon_jobs.tenancy.context import tenant_context
 
-# How long a process remembers the name of a store, and of how many.
+# How long a process keeps the name of a store, and of how many.
 _REMEMBERED_S: Final = 60.0
 _REMEMBERED: Final = 10_000
 _names: dict[StoreId, tuple[float, str]] = {}
 
 
 def store_name(store: StoreId) -> str:
-    """Return a store's name, at most a minute old: what its model is shown as, or its ID if there is none.
+    """Return a store's name, at most a minute old: the text of its row, or its ID if there is none.
 
     Reads as the web role in the context of that store, since the operator's role sees no business table.
     """
@@ -52,7 +52,7 @@ def store_names(stores: Iterable[StoreId]) -> dict[StoreId, str]:
 
 
 def store_words() -> dict[str, str]:
-    """Return what the store model is called in the current language, for placeholders ``store`` and ``stores``."""
+    """Return the name of the store model in the current language, for placeholders ``store`` and ``stores``."""
     model = store_model()
     names = ("store", "stores") if model is None else (model._meta.verbose_name, model._meta.verbose_name_plural)
     return dict(zip(("store", "stores"), map(str, names), strict=True))

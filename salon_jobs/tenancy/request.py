@@ -52,7 +52,7 @@ def stream_as(context: TenantContext, response: HttpResponseBase) -> _StreamedBo
         raise TenantContextError(f"{type(response).__name__} streams in its own way: use StreamingHttpResponse")
     if _is_plain_file(response):
         return None
-    # Whatever closes the parts, including a generator's own close, must run before our end and inside the context.
+    # Code that closes the parts, including a generator's own close, must run before our end and inside the context.
     closers = resource_closers(response)
     body = _AsyncBody if response.is_async else _Body
     parts: Any = response.streaming_content
@@ -73,7 +73,7 @@ def _is_plain_file(response: StreamingHttpResponse) -> bool:
 
 
 class _StreamedBody:
-    """Body of a response whose parts are made as the store; between parts, the thread that iterates has no store."""
+    """Body of a response, with parts made as the store; between parts, the iterating thread has no store."""
 
     def __init__(self, parts: Any, as_store: TenantContext, closers: Closers) -> None:
         self._parts, self._as_store, self._closers = parts, as_store, closers
@@ -86,7 +86,7 @@ class _StreamedBody:
         self._variables.run(self._close)
 
     def watch(self, request: asyncio.Task[Any]) -> None:
-        """Discard the connection if this task fails in the midst of the body, which Django then does not close."""
+        """Discard the connection if this task fails in the middle of the body, which Django then does not close."""
         request.add_done_callback(
             lambda task: None if task.cancelled() or task.exception() is None else self._abandon()
         )
@@ -95,9 +95,9 @@ class _StreamedBody:
         self._abandon()
 
     def _abandon(self) -> None:
-        """Discard the connection of a body that is neither ended nor closed, and that nobody will end or close."""
+        """Discard the connection of a body that has neither ended nor been closed, and never will."""
         if self._as_store.is_open and not sys.is_finalizing():
-            # Django closes none beside an event loop; a finalizer that runs inside the pool would wait for its lock.
+            # With an event loop, Django closes none; a finalizer that runs inside the pool would wait for its lock.
             Thread(target=self._as_store.abandon, daemon=True).start()
 
     def _close(self) -> None:
@@ -114,7 +114,7 @@ class _StreamedBody:
             self._as_store.roll_back()
         finally:
             for connection in connections.all(initialized_only=True):
-                if not connection.in_atomic_block:  # other work's, such as a test's around its client
+                if not connection.in_atomic_block:  # it belongs to other work, such as a test around its client
                     connection.close_if_unusable_or_obsolete()
 
 
@@ -140,7 +140,7 @@ class _Body(_StreamedBody, Iterator[bytes]):
 
 class _AsyncBody(_StreamedBody, AsyncIterator[bytes]):
     async def __anext__(self) -> bytes:
-        # Made in the same context whichever task asks for the part.
+        # Made in the same context in any task that asks for the part.
         part = await asyncio.create_task(self._next(), context=self._variables)
         if part is None:
             raise StopAsyncIteration
@@ -180,17 +180,17 @@ def without_store(view: V) -> V:
 class TenantMiddleware:
     """Middleware that runs each view in a transaction as the store of the request, and commits.
 
-    Place it after AuthenticationMiddleware. ``REQUEST_STORE`` defines how the store is found. A store that the user
-    does not belong to gets a 403, as does a request without one; ``REQUEST_WITHOUT_STORE`` has alternatives. An
-    exception that leaves the view, and a response of 500 or more, roll back; other responses commit. A view marked with
-    Django's ``non_atomic_requests`` has no transaction: the store is set in every one it begins.
+    Place it after AuthenticationMiddleware. ``REQUEST_STORE`` defines how the store is found. A store to which the user
+    does not belong gets a 403, as does a request without one; ``REQUEST_WITHOUT_STORE`` has alternatives. An exception
+    that leaves the view, and a response of 500 or more, roll back; other responses commit. A view marked with Django's
+    ``non_atomic_requests`` has no transaction: the store is set in every one it begins.
     """
 
     sync_capable: ClassVar[bool] = True
     async_capable: ClassVar[bool] = True
 
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        watch_requests()  # a resolver of the project's own needs no STORE_MODEL
+        watch_requests()  # a custom resolver needs no STORE_MODEL
         self.get_response = get_response
         self.resolver = make_resolver()
         self.is_async = iscoroutinefunction(get_response)  # pyright: ignore[reportDeprecated] - inspect's does not know marks, in Python 3.11
@@ -233,9 +233,9 @@ class TenantMiddleware:
         return self._vary(response)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> None:
-        """Roll back what the view did at once: error pages are made outside its transaction, without a store.
+        """Roll back the view's writes at once: error pages are made outside its transaction, without a store.
 
-        What row-level security refused is answered like PermissionDenied.
+        Refusals of row-level security are answered like PermissionDenied.
         """
         context: TenantContext | None = getattr(request, "_salon_jobs_context", None)
         if context is not None:
@@ -282,8 +282,8 @@ def find_store(resolver: StoreResolver | None, request: HttpRequest) -> StoreId 
 
 
 def _none_is_chosen(resolver: StoreResolver | None, request: HttpRequest) -> str:
-    """Return what a request without a store can do: a client that has signed in by a token sends a header."""
-    user = getattr(request, "user", None)  # a resolver of the project's own needs none, nor memberships
+    """Return the remedy for a request without a store: a client that has signed in by a token sends a header."""
+    user = getattr(request, "user", None)  # a custom resolver needs no user and no memberships
     if not isinstance(resolver, HeaderResolver) or user is None or not user.is_authenticated:
         return gettext("no %(store)s is chosen: sign in, or choose one of yours")
     if conf.membership_model is not None and not memberships(request):
@@ -298,9 +298,9 @@ def log_refusal(request: HttpRequest, refused: StoreRefused) -> None:
 
 
 def vary_by_store(resolver: StoreResolver, response: HttpResponseBase) -> None:
-    """Tell caches which headers the store depends on, and those that users share to keep no copy.
+    """Tell caches on which headers the store depends, and shared caches to keep no copy.
 
-    What a view declares ``public`` may be kept, and so may the pages of stores with host names of their own.
+    Responses that a view declares ``public`` may be kept, and so may the pages of stores with their own host names.
     """
     if vary := getattr(resolver, "vary", ()):
         patch_vary_headers(response, vary)
@@ -335,7 +335,7 @@ def context_maker(view: Callable[..., Any], store: StoreId) -> Callable[[], Tena
 def stream_if_open(
     context: TenantContext, make: Callable[[], TenantContext], response: HttpResponseBase
 ) -> _StreamedBody | None:
-    """Have a streaming body run as the store, unless an exception has left the view."""
+    """Make a streaming body run as the store, unless an exception has left the view."""
     return stream_as(make(), response) if context.is_open else None
 
 
@@ -382,7 +382,7 @@ def _end_request(**_: object) -> None:
         context.close()
     for connection in {context.connection for context in left_open}:
         discard(connection, "a request left a tenant context open")
-        # A connection closed inside a transaction stays unusable; without it, Django makes another.
+        # A connection closed inside a transaction stays unusable; Django replaces a missing one.
         del connections[connection.alias]
     for connection in connections.all(initialized_only=True):
         clean_after_request(connection)

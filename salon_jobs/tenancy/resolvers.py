@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def stores_of(user: AbstractBaseUser | AnonymousUser) -> tuple[StoreId, ...]:
-    """Return the stores a user belongs to, ordered by id; none for a user who is not signed in.
+    """Return the stores to which a user belongs, ordered by id; none for a user who is not signed in.
 
     One round trip. With row-level security it reads as the user: ``user_guc`` holds the user's key for this one
     statement, and the policy of ``MembershipIsolation`` shows that user's memberships. Raises ConfigurationError if
@@ -97,7 +97,7 @@ class StoreResolver(Protocol):
     """
 
     def resolve(self, request: HttpRequest) -> StoreId | None:
-        """Return the store, or None if the request has none. Raises StoreRefused for a value that cannot be a store."""
+        """Return the store, or None if the request has none. Raises StoreRefused for an invalid value."""
         ...
 
     def allowed(self, request: HttpRequest, store: StoreId) -> bool:
@@ -124,7 +124,7 @@ def make_resolver() -> StoreResolver:
 
 
 class _OfMembers:
-    """Base that allows the stores of the signed-in user. ``vary``: the headers that the response depends on."""
+    """Base that allows the stores of the signed-in user. ``vary``: the headers on which the response depends."""
 
     vary: ClassVar[tuple[str, ...]] = ()
 

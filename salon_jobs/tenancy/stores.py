@@ -19,7 +19,7 @@ def create_store(**fields: Any) -> Any:
 
     Its key is the one among the fields, that of the model's default, or the next of the database, for all types of
     keys. One transaction, or a savepoint in yours; a surrounding store, or none, continues afterwards. Signals are sent
-    within the new store. Raises ConfigurationError without STORE_MODEL, and for a key that nobody gives.
+    within the new store. Raises ConfigurationError without STORE_MODEL, and without a key.
     """
     if (model := store_model()) is None:
         raise ConfigurationError("SALON_JOBS['STORE_MODEL'] is not set: name the model of your stores")
@@ -37,8 +37,8 @@ def create_store(**fields: Any) -> Any:
 def new_key(store: Model, *, using: str) -> Any:
     """Return the key for a row of STORE_MODEL that is to be inserted; None, or empty, if only a person can give one.
 
-    The row may have it, from a default for example. Otherwise it is taken where the database would take it, from
-    ``db_default`` or the column's sequence.
+    The row may have it, from a default for example. Otherwise it comes from the database's source, ``db_default`` or
+    the column's sequence.
     """
     field, connection = _key_field(type(store)), connections[using]
     given = getattr(store, field.attname)
@@ -57,7 +57,7 @@ def new_key(store: Model, *, using: str) -> Any:
 
 
 def _key_field(model: type[Model]) -> Any:
-    """Return the field whose value is the key: where a model inherits it from another's table, the field there."""
+    """Return the field that holds the key: where a model inherits it from another's table, the field there."""
     field: Any = model._meta.pk
     while field.is_relation and field.remote_field.parent_link:
         field = field.target_field

@@ -1,7 +1,7 @@
-"""Threads for blocks of coroutines that hold a connection: on the thread that all share, each would refuse the others.
+"""Threads for coroutines' blocks that hold a connection: on the shared thread, each block would refuse the others.
 
 Django passes the database work of a coroutine to one thread, and so to one connection. A request of an ASGI server and
-an async job have a thread of their own; consumers of Django Channels and the tasks of a script all share one.
+an async job have their own thread; consumers of Django Channels and the tasks of a script all share one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from salon_jobs.core.errors import TenantContextError
 from salon_jobs.db.internals import give_thread, has_shared_thread, shared_thread, take_thread_back
 
 R = TypeVar("R")
-# Each has a connection. More blocks wait for their turn, so that a message to a thousand sockets opens no thousand.
+# Each has a connection. More blocks wait for their turn, so that a message to a thousand sockets does not open a
+# thousand.
 AT_ONCE: Final = 10
-# Long for work on a database. Blocks that wait for each other would wait for ever.
+# Long for work on a database. Blocks that wait for each other would wait forever.
 PATIENCE_S = 30.0
 
 
 class _Turns:
-    """The blocks of one event loop: how many may begin now, and how many have ended."""
+    """Blocks of one event loop: how many may begin now, and how many have ended."""
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(AT_ONCE)
@@ -59,7 +60,7 @@ _turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns]] = WeakKeyDic
 
 
 class OwnThread(Executor):
-    """Thread of one block, to which ``sync_to_async`` goes inside. What outlives the block goes to the shared one."""
+    """Thread of one block, which ``sync_to_async`` uses inside. Calls that outlive the block use the shared one."""
 
     @classmethod
     async def taken(cls) -> OwnThread | None:
@@ -104,6 +105,6 @@ class OwnThread(Executor):
         self._ident = threading.get_ident()
 
     def _give_back(self, closing: Future[None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+        with suppress(RuntimeError):  # the loop is closed, and nothing waits
             self._loop.call_soon_threadsafe(self._turns.give_back)
         closing.result()  # an error would be logged

@@ -1,4 +1,4 @@
-"""What a database error of row-level security means: the row, or one it refers to, is not the current store's."""
+"""Errors of row-level security: the row, or one to which it refers, is not the current store's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from salon_jobs.tenancy.names import store_words
 if TYPE_CHECKING:
     from django.forms import BaseForm
 
-# Also what StoreIsolation says of an instance.
+# Also StoreIsolation's message for an instance.
 OF_ANOTHER_STORE: Final = "This belongs to another %(store)s than the current one."
 _IN_USE: Final = "Rows of other %(stores)s refer to this, so it cannot be deleted."
 # The server's function that checks new rows against policies. A missing privilege has the same code, and texts are
@@ -29,11 +29,11 @@ _CHECKS_NEW_ROWS: Final = "ExecWithCheckOptions"
 
 
 def violation_of(error: BaseException) -> ValidationError | None:
-    """Return the ValidationError that a database error stands for if it is one of row-level security; otherwise None.
+    """Return the ValidationError for a database error of row-level security; None for any other.
 
-    It is of the model's field, with the text with which ``full_clean`` refuses such an instance: a row of another
-    store, or a reference to a row that its store does not have. Of a row that stores share, and that others still refer
-    to when it is deleted, it is of the whole row.
+    It concerns the model's field, with the text with which ``full_clean`` refuses such an instance: a row of another
+    store, or a reference to a row that its store does not have. If other rows still refer to a shared row that is
+    deleted, it concerns the whole row.
     """
     cause: Any = error.__cause__
     if isinstance(cause, InsufficientPrivilege) and cause.diag.source_function == _CHECKS_NEW_ROWS:
@@ -55,7 +55,7 @@ def violation_of(error: BaseException) -> ValidationError | None:
 
 
 def _is_in_use(cause: Any) -> bool:
-    """Return whether rows of stores keep a row from being deleted that is of no store, or is a store itself."""
+    """Return whether rows of stores keep a row without a store, or a store itself, from being deleted."""
     isolated = {model._meta.db_table for model, constraint in _constraints() if hasattr(constraint, "through")}
     if (table := cause.diag.table_name) not in isolated:
         return False
@@ -74,7 +74,7 @@ def _names(cause: Any, table: str) -> int:
 
 
 def _error_of(constraint: Any, *fields: str) -> ValidationError:
-    """Return the constraint's error: of its field, or of the whole row if it may be that of several."""
+    """Return the constraint's error: of its field, or of the whole row if it may concern several."""
     error = ValidationError(constraint.get_violation_error_message(), code=constraint.violation_error_code)
     named = [field for field in fields if field]
     return ValidationError({named[0]: error}) if len(named) == 1 else error
@@ -82,10 +82,10 @@ def _error_of(constraint: Any, *fields: str) -> ValidationError:
 
 @contextmanager
 def form_errors(form: BaseForm, *, using: str | None = None) -> Generator[None]:
-    """Turn what row-level security refuses inside into errors of the form, and roll back to where it began.
+    """Turn refusals of row-level security inside into errors of the form, and roll back to the beginning.
 
-    References are checked at the end, instead of at COMMIT. An error of a field that the form does not have is one of
-    the whole form. Afterwards ``form.is_valid()`` tells whether anything was refused.
+    References are checked at the end, instead of at COMMIT. An error of a field that the form does not have becomes one
+    of the whole form. Afterwards ``form.is_valid()`` tells whether anything was refused.
     """
     alias = alias_of(using)
     try:
@@ -100,14 +100,14 @@ def form_errors(form: BaseForm, *, using: str | None = None) -> Generator[None]:
 
 
 def denial_of(error: BaseException) -> PermissionDenied | None:
-    """Return the same as PermissionDenied, which Django answers with 403."""
+    """Return the error as PermissionDenied, which Django answers with 403."""
     violation = violation_of(error)
     return None if violation is None else PermissionDenied(" ".join(violation.messages))
 
 
 @contextmanager
 def denying() -> Generator[None]:
-    """Raise PermissionDenied for what row-level security refuses inside."""
+    """Raise PermissionDenied for refusals of row-level security inside."""
     try:
         yield
     except DatabaseError as error:

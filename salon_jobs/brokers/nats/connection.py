@@ -59,8 +59,7 @@ class Unreachable(BrokerError):
 
 
 class NatsConnection:
-    """Connection made at first use and after a loss. All methods except ``ping``, ``run`` and ``close`` belong to its
-    loop."""
+    """Connection made at first use and after a loss. Its loop owns all methods but ``ping``, ``run`` and ``close``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

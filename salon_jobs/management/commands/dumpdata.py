@@ -1,4 +1,4 @@
-"""Django's ``dumpdata``, which fails where row-level security would leave rows out of the dump in silence."""
+"""Django's ``dumpdata``, which fails where row-level security would silently leave rows out of the dump."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from salon_jobs.tenancy.active import expect_no_rows, innermost
 
 
 class Command(DumpDataCommand):
-    """Command that dumps all rows of each table, in a tenant context those of its store, or fails."""
+    """Command that dumps all rows of each table (in a tenant context: those of its store), or fails."""
 
     def handle(self, *app_labels: str, **options: Any) -> None:
-        """Dump. Raises CommandError for a table of which the database's user does not see all rows."""
+        """Dump. Raises CommandError for a table with rows that the database's user does not see."""
         connection = connections[options["database"]]
         is_watched = connection.vendor == "postgresql" and innermost(connection) is None
         with ExitStack() as stack:
@@ -31,7 +31,7 @@ class Command(DumpDataCommand):
 
 
 class _RefuseHidden:
-    """Execution wrapper that refuses to read tables whose policies hide rows: also what a manager or a key joins."""
+    """Execution wrapper that refuses to read tables whose policies hide rows, including joins of a manager or a key."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self._connection = connection

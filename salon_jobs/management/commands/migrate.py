@@ -1,4 +1,4 @@
-"""Django's ``migrate``, which also says what to run if the roles have not been bootstrapped."""
+"""Django's ``migrate``, which also names the command to run if the roles have not been bootstrapped."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Command(MigrateCommand):
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Migrate.
 
-        Raises CommandError if the login is refused, a role is missing, another role owns the tables, or it cannot be
-        told whether the alias leads to them.
+        Raises CommandError if the login is refused, a role is missing, another role owns the tables, or it is unknown
+        whether the alias leads to them.
 
-        An error of a foreign key that the project's SQL adds gets a note that says what to write instead, and one of
+        An error of a foreign key that the project's SQL adds gets a note with the SQL to write instead, and an error of
         rows that violate a SameStoreForeignKey the query that finds them.
         """
         try:

@@ -109,7 +109,7 @@ class Command(ServiceCommand):
         coroutines = worker_options.async_concurrency if registry.has_coroutines() else 0
         also_at_once: dict[str, Any] = {"async_concurrency": coroutines} if coroutines else {}
         connections = connections_of(processes, worker_options)
-        # Children load what this process has loaded, so each is as large until it runs a job.
+        # Children load the modules of this process, so each is as large until it runs a job.
         memory_mb = (processes + 1) * memory_in_use_mb()
         queues = ", ".join(worker_options.served or ["all"])
         log_event(
@@ -144,7 +144,7 @@ class Command(ServiceCommand):
 
 
 def _nothing_declared() -> str:
-    """Return what to do when no task is declared: which apps were searched, and modules with a similar name."""
+    """Return the remedy when no task is declared: the apps searched, and modules with a similar name."""
     without_tasks = ("django.contrib.", "salon_jobs.", "pgtrigger.")
     searched = [app for app in apps.get_app_configs() if not f"{app.name}.".startswith(without_tasks)]
     near = [

@@ -28,7 +28,7 @@ _SERVICES: Final[dict[str, type[ServiceCommand]]] = {
 
 
 class Command(BaseCommand):
-    """Command that runs one subcommand, as the role of ``OPERATOR_DATABASE`` if it is about jobs.
+    """Command that runs one subcommand, as the role of ``OPERATOR_DATABASE`` if it concerns jobs.
 
     A service runs as the worker role, like its own command, whose name another app may use too. Without a subcommand,
     lists them.
@@ -70,11 +70,11 @@ class Command(BaseCommand):
             command.handle(*args, **options)
             return
         chosen = self._subcommands[options["subcommand"]]
-        # Nothing is translated: programs read it, and what is here alone is in English.
+        # Nothing is translated: programs read the output, and texts of this command are in English.
         with override(None), as_command_error(), plain_notes(self.stderr):
             if not conf.roles.one_user and chosen.needs_role:
                 check_role(conf.reader_database, conf.roles.operator if conf.operator_database else conf.roles.worker)
-            # Before the database is asked: the shell passes on bytes that are no text, as lone surrogates.
+            # Before the first query: the shell passes on bytes that are not text, as lone surrogates.
             for name, value in options.items():
                 for text in value if hasattr(value, "append") else [value]:
                     if isinstance(text, str):

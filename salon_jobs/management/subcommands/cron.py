@@ -64,7 +64,7 @@ class Cron(Subcommand):
             described.append({**asdict(each), "task": entry and entry.task_name})
             result = Text("failed", "red") if each.failed else became_of(each.result)
             line = each.schedule or "not declared here"
-            # A narrow screen has no column for results: those worth noting are below their rows.
+            # A narrow screen has no column for results: notable ones are below their rows.
             is_usual = each.last_tick is None or each.result.startswith(("queued", "running", "succeeded"))
             noted = became_of(each.result) if each.failed or (console.is_narrow and not is_usual) else ""
             why = "; ".join(filter(None, (each.override and f"{line} {each.override}", each.invalid, noted)))

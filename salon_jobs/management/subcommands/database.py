@@ -45,7 +45,7 @@ class Doctor(Subcommand):
         """Compare, report, and fix if asked. Raises CommandError with --fail, or without a terminal."""
         what: dict[str, Any] = {"using": console.database, "with_orphans": not console["skip_orphans"]}
         as_super = console["superuser"] or (console["fix"] and console["database"] is None)
-        # Only that of a superuser is closed.
+        # Only a superuser's connection is closed.
         superuser = as_superuser(using=console.database) if as_super else None
         with superuser or nullcontext(by_alias(console["database"] or console.using)) as connection:
             examination = examine(connection, **what)
@@ -85,7 +85,7 @@ def _counted(drifts: Sequence[Drift]) -> str:
 
 
 class Convert(Subcommand):
-    """Subcommand that converts the database to what ``ROLES`` says: roles, or one user."""
+    """Subcommand that converts the database to the form in ``ROLES``: roles, or one user."""
 
     name = "convert"
     help = "Convert the database from one user to roles, or back, as ROLES says. Connects through BOOTSTRAP_URL."

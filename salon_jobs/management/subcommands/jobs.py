@@ -79,7 +79,7 @@ def _when(row: JobRow) -> str:
 
 
 def _why(row: JobRow) -> str:
-    """Return why the job waits, beyond what the columns show, how far it is, and why it failed or was cancelled."""
+    """Return why the job waits, beyond the columns, its progress, and why it failed or was cancelled."""
     waits = f"waiting: {row.waiting}" if row.waiting and not row.is_only_early else ""
     return "; ".join(filter(None, (waits, row.progress, row.trouble)))
 
@@ -157,7 +157,7 @@ class ShowJob(Subcommand):
 
 
 def _texts(page: JobPage) -> Iterator[tuple[str, str]]:
-    """Yield what follows the facts: the flow, the last steps in their order, and the errors and logs of attempts."""
+    """Yield the texts below the facts: the flow, the last steps in their order, and the errors and logs of attempts."""
     if page.flow:
         yield "its flow", "\n".join(page.flow.lines())
     if steps := page.steps[:_STEPS]:

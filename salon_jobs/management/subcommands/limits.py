@@ -84,7 +84,7 @@ class Pause(VerbSubcommand):
         add_options(parser, *(["--yes"] if self.verb.takes_by else []), "--json")
 
     def run(self, console: Console) -> None:
-        """Do it and report it. Raises CommandError for a name that no task and no waiting job has: perhaps a typo."""
+        """Pause or resume, and report it. Raises CommandError for a name of no task and no waiting job: a typo?"""
         [(kind, value)] = console.given("queue", "task", "store").items()
         verb, name = self.verb, limits.limit_name(Limit.Kind(kind), str(value))
         if verb.takes_by and not console["yes"] and list(unknown_names(console.options)):

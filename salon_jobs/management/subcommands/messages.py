@@ -94,7 +94,7 @@ _HOLDER: Final = ("head_id", "status", "retry_count", "retry_at", "since", "code
 
 
 class ShowMessage(Subcommand):
-    """Subcommand that shows everything known about one message, and what it waits for."""
+    """Subcommand that shows everything known about one message, and why it waits."""
 
     name = "show"
     help = "Show a message with its payload, its last error, what blocks it, and why its destination takes none."
@@ -182,7 +182,7 @@ class SendSkipped(ChangeMessages):
         return super().matching(console).filter(reasons)
 
     def change(self, console: Console, ids: Sequence[int]) -> None:
-        """Change all at once: batches of our own would split aggregates."""
+        """Use one transaction; batches would split aggregates."""
         if ids:
             console.confirm(f"Send {with_noun(len(ids), 'skipped message')} ({min(ids)} to {max(ids)})?")
         console.changed(self.verb.change(ids, using=console.using), self.verb.done)
@@ -281,7 +281,7 @@ class PauseDestination(VerbSubcommand):
         add_options(parser, "--json")
 
     def run(self, console: Console) -> None:
-        """Do it and report it. Raises MessageInvalid."""
+        """Pause or resume, and report it. Raises MessageInvalid."""
         console.change_named(self.verb, console["aggregate_type"])
 
 

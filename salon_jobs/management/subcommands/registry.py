@@ -1,4 +1,4 @@
-"""All subcommands of ``salon_jobs`` but the services. What loads this loads rich."""
+"""All subcommands of ``salon_jobs`` except the services. Importing this module loads rich."""
 
 from __future__ import annotations
 

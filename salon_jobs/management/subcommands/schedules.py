@@ -50,7 +50,7 @@ class ChangeSchedules(Subcommand):
         changes.add_argument("--arguments", type=_arguments, metavar="JSON", help="arguments; those left out stay")
 
     def run(self, console: Console) -> None:
-        """List, or do it to the schedule with this key of the store, or of none. Raises CommandError."""
+        """List, or change the schedule with this key of the store, or of no store. Raises CommandError."""
         action, key, store_id = console["action"], console["key"], console["store"]
         found = Schedule.objects.using(console.using).defer("payload").filter(**console.given("key", store_id="store"))
         given = console.given("line", "every", "timezone", "catch_up", "jitter", "overlap", "arguments")

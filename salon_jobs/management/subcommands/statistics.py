@@ -94,7 +94,7 @@ class Prune(Subcommand):
         """Count, ask, delete, report the counts. Raises CommandError without a terminal to confirm on."""
         states, given, using = console["state"], console["older_than"], console.using
         chosen = {state: given or kept for state, kept in retained().items() if states is None or state.value in states}
-        # Those kept for ever are left out, unless an age is given.
+        # States that are kept forever are left out, unless an age is given.
         ages = {state: age for state, age in chosen.items() if age is not None}
         if not ages:
             raise CommandError("the RETAIN settings keep these jobs forever; pass an age with --older-than")
@@ -119,5 +119,5 @@ class Prune(Subcommand):
                         deleted[state.value] += jobs
                         errors += their_errors
                         progress(f"of {total:,} deleted", sum(deleted.values()))
-        finally:  # report what was deleted before an interrupt or a lost database too
+        finally:  # report the counts also after an interrupt or a lost database
             report("deleted", {**deleted, "errors": errors})

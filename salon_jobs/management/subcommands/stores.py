@@ -39,7 +39,7 @@ class EraseStore(Subcommand):
         add_options(parser, "--yes", "--json")
 
     def run(self, console: Console) -> None:
-        """Ask, pause the store, end its runs, erase. Raises CommandError if something prevents it or is left over."""
+        """Ask, pause the store, end its runs, erase. Raises CommandError if this is impossible or rows remain."""
         store_id, using = console["store"], console.using
         state = store_state(store_id, using=using)
         if state.running and not console["cancel"]:

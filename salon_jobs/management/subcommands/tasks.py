@@ -24,7 +24,7 @@ class Tasks(Subcommand):
         add_options(parser, "--json")
 
     def run(self, console: Console) -> None:
-        """List them; the database is not asked."""
+        """List them, without the database."""
         listed = declared_tasks()
         rows: list[tuple[object, ...]] = [("task", "queue", "attempts", "timeout", "of a store", "declared")]
         for each in listed:

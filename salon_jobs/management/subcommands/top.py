@@ -40,7 +40,7 @@ from salon_jobs.tenancy.names import store_names
 class Keys:
     """Context manager that reads keys from a terminal as they are pressed, without echo. Ctrl-C still works.
 
-    Reads none if the stream is no terminal, or on Windows.
+    Reads none if the stream is not a terminal, or on Windows.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -68,7 +68,7 @@ class Keys:
             if self._before is None:
                 time.sleep(remaining_s)
             elif select.select([self._stream], [], [], remaining_s)[0]:
-                # Not through the stream, which reads ahead: select does not see what it has buffered.
+                # Not through the stream, which reads ahead: select does not see its buffer.
                 keys = os.read(self._stream.fileno(), 64)
                 if key.encode() in keys or not keys:
                     return True
@@ -114,7 +114,7 @@ class Top(Subcommand):
         if options["once"] or not console.out.isatty():
             console.write(_page(_MOST_ROWS, using))
             return
-        # Not through Django's wrapper, which ends what it writes with a new line.
+        # Not through Django's wrapper, which appends line ends.
         screen = screen_of(sys.stdout, options)
         page = Probe(lambda: _page(_rows(screen.height), using), patience_s=_PATIENCE_S)
         with (
@@ -145,7 +145,7 @@ def _rows(lines: int) -> int:
 
 
 def _described(using: str) -> dict[str, Any]:
-    """Return what a page shows, with all rows that were read."""
+    """Return the content of a page, with all rows that were read."""
     queued, live = waiting(using=using), processes(using=using)
     return {
         "exact": queued.exact,
