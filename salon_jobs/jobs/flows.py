@@ -1,4 +1,4 @@
-"""Flows: jobs that run after others of their flow, and how they read what those returned."""
+"""Flows: jobs that run after other jobs of their flow, and access to the results of those."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NO_KEYS: Final = ("job_key", "job_key_mode", "unique_for", "max_wait")
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """One job of a flow. ``outcome``, as it was when it was read: None before it has ended."""
+    """A job of a flow. ``outcome``, as it was when it was read: None before it has ended."""
 
     flow: Flow = field(repr=False)
     task: str
@@ -56,12 +56,12 @@ class Member:
         return self.job_id
 
 
-# By task, its members in the order in which they were added: in runs of those with the same options.
+# Members grouped by task, then by equal options, in order of addition.
 _Alike: TypeAlias = dict[str, list[tuple[EnqueueOptions, BoundTask[Any], list[tuple[Member, Call[Any]]]]]]
 
 
 class Flow:
-    """Jobs of which some run after others. The ``with`` block collects its members, and its end enqueues them.
+    """A set of jobs with dependencies. The ``with`` block collects its members, and its end enqueues them.
 
     ``is_new`` is False if a flow with this key had not ended: then nothing is added. ``id`` is None before the end of
     the block.
@@ -96,11 +96,11 @@ class Flow:
         when: Condition = "succeeded",
         **options: Unpack[EnqueueOptions],
     ) -> Member:
-        """Add the call of a task as a member, which runs when all those in ``after`` have ended, or at once.
+        """Add the call of a task as a member, which runs when all members in ``after`` have ended, or at once.
 
-        ``when`` says how they must have ended: all of them "succeeded", at least one of them "failed" (or was
-        cancelled), or simply "ended". If they did otherwise, the member is cancelled. ``options`` are those of
-        ``using``, except job keys. Raises FlowInvalid, OptionInvalid, PayloadInvalid.
+        ``when`` is how they must have ended: all of them "succeeded", at least one of them "failed" (or was cancelled),
+        or simply "ended". Otherwise the member is cancelled. ``options`` are those of ``using``, except job keys.
+        Raises FlowInvalid, OptionInvalid, PayloadInvalid.
         """
         if not self._blocks:
             raise FlowInvalid("members are added in the with block of their flow, whose end enqueues them")
@@ -152,7 +152,7 @@ class Flow:
 
     def _enqueue_members(self, flow_id: int, added: list[Member], alike: _Alike) -> None:
         for _, task, members in chain.from_iterable(alike.values()):
-            # A template's key would make this job another enqueue's, which knows nothing of the flow.
+            # A template's key would make this job another enqueue's, without the flow.
             pattern = replace(task.task.new_job(None, task.options), job_key=None, unique_for=None, max_wait=None)
             contents = task.contents(call for _, call in members)
             plain = (msgspec.structs.replace(content, job_key=None) for content in contents)
@@ -177,7 +177,7 @@ class Flow:
             return [self._member(row) for row in self._rows().order_by("pk")]
 
     def wait(self, timeout: timedelta | float) -> list[Member]:
-        """Wait until all members have ended; return them, each with how it did.
+        """Wait until all members have ended; return them with their outcomes.
 
         Raises WaitTimedOut after ``timeout`` (seconds, or a timedelta), WaitRefused inside the transaction that
         enqueued them, FlowInvalid before they are enqueued and in one of them, and JobDoesNotExist if this role cannot
@@ -197,10 +197,10 @@ class Flow:
         return _FlowWait(self, timeout)
 
     def look_for_end(self) -> tuple[Any, list[Member]]:
-        """Return one of the members that have not ended, as its row, or else None; then also all members.
+        """Return the row of a member that has not ended, or None at the end; then also all members.
 
-        Not one that is held if there is another: what ends it without a run is the end of another, and only the end of
-        a run is announced. Raises JobDoesNotExist if there are no members to be seen.
+        Prefers a member that is not held: a held one may end without a run, by the end of another, and only the end of
+        a run is announced. Raises JobDoesNotExist if no members are visible.
         """
         with as_current_store(self.using):
             is_held = Exists(FlowEdge.objects.using(self.using).filter(job_id=OuterRef("pk")))
@@ -218,9 +218,9 @@ class Flow:
     @overload
     def results_of(self, task: Task[..., R]) -> list[R]: ...
     def results_of(self, task: Task[..., Any]) -> list[Any]:
-        """Return what the members of this task returned that succeeded, in the order of their jobs.
+        """Return the results of the succeeded members of this task, in the order of their jobs.
 
-        In the flow of the job that runs: of those that this job comes after. Raises NoResult if one keeps no result.
+        In the flow of the running job, only of its predecessors. Raises NoResult if one keeps no result.
         """
         with as_current_store(self.using):
             rows = self._sources().filter(task=task.name, outcome="succeeded")
@@ -240,7 +240,7 @@ class Flow:
     @overload
     def result_of(self, task: Task[..., R]) -> R: ...
     def result_of(self, task: Task[..., Any]) -> Any:
-        """Return what the only member of this task returned, as ``results_of``. Raises NoResult, FlowInvalid."""
+        """Return the result of the only member of this task, as ``results_of``. Raises NoResult, FlowInvalid."""
         results = self.results_of(task)
         if len(results) == 1:
             return results[0]
@@ -248,7 +248,7 @@ class Flow:
             raise FlowInvalid(f"{self._has} {len(results)} of {task.name!r}: use results_of")
         raise NoResult(f"{self._has} no {task.name!r} that succeeded")
 
-    # What "has" the members whose results are read, and those members.
+    # The subject of errors about members, and the members whose results are read.
     _has = "this flow has"
 
     def _sources(self) -> Any:
@@ -267,7 +267,7 @@ class Flow:
     def retry(self) -> list[ActionResult[int]]:
         """Retry the members that failed, in one transaction.
 
-        Those that were skipped because of them are held again. One that comes after any of these waits for it.
+        Members skipped because of them are held again. A member that comes after any of these waits for it.
         """
         with transaction.atomic(using=self.using):
             failed = self._rows().filter(outcome="failed")
@@ -282,7 +282,7 @@ class Flow:
 
 
 class RunningFlow(Flow):
-    """The flow of the job that runs, whose member is ``me``. A ``with`` block adds members, in its transaction."""
+    """The flow of the running job, which is member ``me``. A ``with`` block adds members, in its transaction."""
 
     _has = "this job comes after"
 
@@ -304,14 +304,14 @@ class RunningFlow(Flow):
 
 
 class _FlowWait(Wait):
-    """A wait for the ends of all members, one after the other, for the members as they then are."""
+    """A wait for the ends of all current members, one after the other."""
 
     def __init__(self, flow: Flow, timeout: timedelta | float) -> None:
         super().__init__(timeout)
         self._flow = flow
 
     def look(self) -> float | None:
-        """Return in how many seconds to look again, or None if all have ended.
+        """Return the seconds until the next query, or None if all have ended.
 
         Raises WaitTimedOut, WaitRefused, JobDoesNotExist.
         """

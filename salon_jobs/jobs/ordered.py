@@ -1,4 +1,4 @@
-"""Ordered jobs: what one of them waits for, and what waits for it."""
+"""Ordered jobs: the job for which one waits, and the jobs that wait for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from salon_jobs.models import Job
 
 
 class PlaceInOrder(NamedTuple):
-    """The job whose turn it is under the key of an ordered job, and how many wait before and after that one.
+    """The next job under the key of an ordered job, and how many wait before and after the ordered job.
 
     ``turn`` is an ID, a task and a state, None while another transaction has locked the next job. Counts stop at 1,000.
     """
@@ -22,7 +22,7 @@ class PlaceInOrder(NamedTuple):
     behind: int
 
     def lines(self) -> list[str]:
-        """Return what a person reads: whose turn it is, and the counts that are not zero."""
+        """Return lines for people: the next job, and the counts that are not zero."""
         lines: list[str] = []
         if self.turn is not None:
             id_, task, state = self.turn
@@ -42,7 +42,9 @@ class PlaceInOrder(NamedTuple):
 
 
 def place_in_order(job: Job, *, using: str) -> PlaceInOrder | None:
-    """Return the place of an ordered job among those with its key; None if it is not ordered or has let its key go."""
+    """Return the place of an ordered job among those with its key; None if it is not ordered or has given its key
+    up.
+    """
     rows = [] if job.ordered is None else statements.rows("place_in_order", {"id": job.pk}, using=using)
     for turn_id, task, state, ahead, behind in rows:
         return PlaceInOrder(None if task is None else (turn_id, task, state), ahead, behind)

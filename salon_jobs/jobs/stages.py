@@ -1,4 +1,4 @@
-"""Stages of a flow: its members in groups of those that are alike, so that a person can read a flow of thousands."""
+"""Stages of a flow: groups of similar members, so that a person can read a flow of thousands."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from django.utils.translation import gettext, ngettext, ngettext_lazy
 
 from salon_jobs.models import FlowMember, FlowRecord, Job
 
-# Members that are read of a flow, and stages that are kept: those nearest to the job asked for.
+# The most members of a flow to read, and the most stages to keep: those nearest to the requested job.
 _READ: Final = 5_000
 _KEPT: Final = 60
-# How many stages or jobs a line names.
+# The most stages or jobs that a line names.
 _NAMED: Final = 3
 _OF_STATE: Final = ("state", "run_at", "attempts", "cancel_requested_at", "reason", "flow_id", "ordered")
 _AFTER: Final = {
@@ -25,9 +25,9 @@ _AFTER: Final = {
 
 @dataclass(eq=False, slots=True)
 class Stage:
-    """Members of one task that come after the same stages on the same condition.
+    """Members of one task with the same predecessors and the same condition.
 
-    ``layer`` is the number of stages on the longest way to it. ``jobs`` has their IDs by state: how the member ended,
+    ``layer`` is the number of stages on the longest way to it. ``jobs`` has their IDs by state: the member's outcome,
     else the state of its job.
     """
 
@@ -50,7 +50,7 @@ class Stage:
 
     @property
     def states(self) -> list[tuple[str, str]]:
-        """Each state, and that with its number of jobs unless there is a single job."""
+        """Each state, with its number of jobs unless there is a single job."""
         is_single = len(self.ids) == 1
         return [
             (state, gettext(state) if is_single else f"{len(ids):,} {gettext(state)}")
@@ -59,7 +59,9 @@ class Stage:
 
     @property
     def line(self) -> str:
-        """The stage in words, such as ``ship #43: held, after charge #42``; of some jobs that failed, the first."""
+        """The stage in words, such as ``ship #43: held, after charge #42``; if some of several jobs failed, with the
+        first.
+        """
         failed = _listed([f"#{job_id}" for job_id in self.jobs.get("failed", ())]) if len(self.ids) > 1 else ""
         said = f"{self.title}: {', '.join(said for _, said in self.states)}"
         if failed:
@@ -76,9 +78,9 @@ def _listed(words: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """A flow and its stages, each after those that it comes after. ``mine`` is that of the job asked for.
+    """A flow and its stages, each after its predecessors. ``mine`` is the stage of the requested job.
 
-    ``left_out`` says what is missing, "" if nothing is.
+    ``left_out`` names the missing parts, "" if none is missing.
     """
 
     flow_id: int
@@ -88,12 +90,12 @@ class Stages:
     left_out: str
 
     def lines(self) -> list[str]:
-        """Return what a person reads, a line a stage; that of the job asked for is marked."""
+        """Return lines for people, one per stage; that of the requested job is marked."""
         lines = [f"{'>' if each is self.mine else ' '} {each.line}" for each in self.stages]
         return [*lines, self.left_out] if self.left_out else lines
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a program reads; ``after`` has places in ``stages``."""
+        """Return the stages for a program; ``after`` has indexes into ``stages``."""
         shown: list[dict[str, Any]] = []
         for each in self.stages:
             after = [self.stages.index(before) for before in each.after if before in self.stages]
@@ -102,7 +104,7 @@ class Stages:
 
 
 def stages_of(job: Job, *, using: str) -> Stages | None:
-    """Return the stages of a job's flow, None if it is of none. With roles, the web reads its store's flows."""
+    """Return the stages of a job's flow, None if it has none. With roles, the web reads its store's flows."""
     if job.flow_id is None:
         return None
     rows: Any = FlowMember.objects.using(using).filter(flow_id=job.flow_id).order_by("pk")
