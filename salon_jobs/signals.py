@@ -22,14 +22,14 @@ class _JobSignal(Signal):
     def _live_receivers(self, sender: object) -> Any:
         # Django 5.0 to 6.1: synchronous receivers, and asynchronous ones.
         calls, coroutines = super()._live_receivers(sender)
-        return [_tamed(each) for each in calls], [_tamed_coroutine(each) for each in coroutines]
+        return [_wrap_receiver(each) for each in calls], [_wrap_coroutine_receiver(each) for each in coroutines]
 
 
 class ReceiverRaised(Exception):
     """Raised in place of a receiver's error that is not an ``Exception``, such as SystemExit."""
 
 
-def _tamed(receiver: Callable[..., object]) -> Callable[..., object]:
+def _wrap_receiver(receiver: Callable[..., object]) -> Callable[..., object]:
     @wraps(receiver)
     def call(**named: Any) -> object:
         try:
@@ -42,7 +42,7 @@ def _tamed(receiver: Callable[..., object]) -> Callable[..., object]:
     return call
 
 
-def _tamed_coroutine(receiver: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+def _wrap_coroutine_receiver(receiver: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
     @wraps(receiver)
     async def call(**named: Any) -> object:
         try:

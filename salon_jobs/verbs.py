@@ -83,11 +83,11 @@ class Verb:
         offered = self.offered_in or tuple(self.effects)
         return not offered or state in offered
 
-    def done_with(self, arguments: Mapping[str, Any], say: Callable[[str], str] = str) -> str:
+    def done_with(self, arguments: Mapping[str, Any], translate: Callable[[str], str] = str) -> str:
         """Return the admin's success message for these arguments; in English, for the record, unless translated."""
         given = {name: value for name, value in arguments.items() if value is not False}
-        said = [say(self.takes[name]).format(value) for name, value in given.items() if self.takes.get(name)]
-        return say(_(" and ")).join(said) or say(self.done)
+        done = [translate(self.takes[name]).format(value) for name, value in given.items() if self.takes.get(name)]
+        return translate(_(" and ")).join(done) or translate(self.done)
 
 
 def _named_scopes(sentence: str) -> str:

@@ -19,9 +19,9 @@ from salon_jobs.core import units
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import gettext_noop, short_rate
 
-duration: Final = partial(units.duration, say=gettext)
-distance: Final = partial(units.distance, say=gettext)
-about: Final = partial(units.about, say=gettext)
+duration: Final = partial(units.duration, translate=gettext)
+relative_time: Final = partial(units.relative_time, translate=gettext)
+about: Final = partial(units.about, translate=gettext)
 
 _RATES: Final = {
     "s": ngettext_lazy("%(number)s job per second", "%(number)s jobs per second", "jobs"),
@@ -120,9 +120,9 @@ def override_of(row: Any, declared_line: str) -> str:
 
 def ago(at: datetime, now: datetime) -> SafeString:
     """Format an instant by its distance from now, with the instant itself as a tooltip."""
-    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), instant(at), distance(at, now))
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), instant(at), relative_time(at, now))
 
 
 def exact(at: datetime, now: datetime) -> SafeString:
     """Format an instant, followed by its distance from now."""
-    return format_html('<time datetime="{}">{}</time>, {}', at.isoformat(), instant(at), distance(at, now))
+    return format_html('<time datetime="{}">{}</time>, {}', at.isoformat(), instant(at), relative_time(at, now))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from salon_jobs.core import tracing
-from salon_jobs.jobs import answers
+from salon_jobs.jobs import result_waits
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.worker.claim import Claimer
@@ -17,7 +17,7 @@ from salon_jobs.worker.worker import Worker
 
 def has_answer_listener() -> bool:
     """Tell whether this process has a connection that hears of jobs that ended."""
-    return answers._waiters._listener is not None
+    return result_waits._waiters._listener is not None
 
 
 def trace_with(monkeypatch: pytest.MonkeyPatch, tracer: Any) -> None:

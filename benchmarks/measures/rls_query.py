@@ -19,7 +19,7 @@ from benchmarks import queue
 from benchmarks.bench import Bench
 from benchmarks.measure import OURS, Contestant, Figures, Goal, Measure
 from benchmarks.server import Database
-from salon_jobs.access.objects import ALL_ROWS
+from salon_jobs.access.declared_objects import ALL_ROWS
 from salon_jobs.access.policies import Parent, store_access
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf

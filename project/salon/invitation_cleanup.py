@@ -7,7 +7,7 @@ from typing import Final
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
 
-from salon_jobs.access.objects import identifier, literal
+from salon_jobs.access.declared_objects import identifier, literal
 from salon_jobs.access.operations.base import DatabaseOperation, execute
 from salon_jobs.conf import settings as conf
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
 
-from salon_jobs.access.objects import identifier, literal
+from salon_jobs.access.declared_objects import identifier, literal
 from salon_jobs.access.roles import SCHEMA, RoleSpec, named_roles
 from salon_jobs.conf import Roles
 from salon_jobs.core.errors import ConfigurationError, ConversionMissing, NotReady, RolesTaken

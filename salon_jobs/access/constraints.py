@@ -15,7 +15,7 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Columns, Statement, Table
 from django.db.models import BaseConstraint, ForeignKey, Model
 
-from salon_jobs.access.objects import ALL_ROWS, PUBLIC, Policy, Privilege, TableAccess, identifier
+from salon_jobs.access.declared_objects import ALL_ROWS, PUBLIC, Policy, Privilege, TableAccess, identifier
 from salon_jobs.access.policies import (
     BOUND_OWNERS,
     MEMBERSHIP_POLICY,

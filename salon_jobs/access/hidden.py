@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from salon_jobs.access.objects import identifier
+from salon_jobs.access.declared_objects import identifier
 from salon_jobs.db.connections import plain_cursor
 from salon_jobs.db.statements import load
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from salon_jobs.access.objects import (
+from salon_jobs.access.declared_objects import (
     ALL_ROWS,
     FunctionAccess,
     Policy,

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from salon_jobs.access.objects import ALL_ROWS, PUBLIC, Policy, Privilege, Right, TableAccess, identifier, literal
+from salon_jobs.access.declared_objects import (
+    ALL_ROWS,
+    PUBLIC,
+    Policy,
+    Privilege,
+    Right,
+    TableAccess,
+    identifier,
+    literal,
+)
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key

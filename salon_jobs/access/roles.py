@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from salon_jobs.access.objects import identifier
+from salon_jobs.access.declared_objects import identifier
 from salon_jobs.conf import Roles
 
 DefaultKind: TypeAlias = Literal["TABLES", "SEQUENCES", "FUNCTIONS", "TYPES"]

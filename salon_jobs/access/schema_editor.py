@@ -17,7 +17,7 @@ from django.db.backends.postgresql.schema import DatabaseSchemaEditor
 from django.db.models import Model
 
 from salon_jobs.access.constraints import AccessConstraint, DatabaseForeignKey, row_by_row, row_security_of
-from salon_jobs.access.objects import PUBLIC, Policy, identifier, literal
+from salon_jobs.access.declared_objects import PUBLIC, Policy, identifier, literal
 from salon_jobs.access.operations.access import InstallFanOutFunction
 from salon_jobs.access.policies import MEMBERSHIP_POLICY, user_condition
 from salon_jobs.conf import settings as conf

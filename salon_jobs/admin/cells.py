@@ -102,7 +102,7 @@ def below(shown: object, *parts: object) -> SafeString:
     return format_html("{}<small>{}</small>", shown, format_html_join(" · ", "{}", ((part,) for part in parts if part)))
 
 
-def stacked(shown: object, *lines: str) -> SafeString:
+def cell_with_lines(shown: object, *lines: str) -> SafeString:
     """Format a cell of a list: the value, and below it each line that is not empty."""
     return format_html("{}{}", shown, format_html_join("", "<small>{}</small>", ((line,) for line in lines if line)))
 

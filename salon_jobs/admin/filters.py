@@ -252,7 +252,7 @@ _ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 _LOOKED_AT_FOR_CHOICES = 1000
 
 
-def bounded(request: HttpRequest, found: QuerySet[Message]) -> QuerySet[Message]:
+def newest_only(request: HttpRequest, found: QuerySet[Message]) -> QuerySet[Message]:
     """Leave out rows below the newest ids, unless an index finds them, as for failed and skipped ones."""
     if request.GET.get("status__exact") in RARE:
         return found
@@ -290,7 +290,7 @@ class MessageFilter(NameFilter):
         return True
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Message], name: str) -> QuerySet[Message]:
-        return bounded(request, queryset.filter(**{self.field: name}))
+        return newest_only(request, queryset.filter(**{self.field: name}))
 
 
 class DestinationFilter(MessageFilter):

@@ -28,11 +28,11 @@ from salon_jobs.admin.cells import (
     as_json,
     badge,
     below,
+    cell_with_lines,
     duration_of,
     is_whole,
     lines_of,
     payload_of,
-    stacked,
     text,
     text_of,
     time_of,
@@ -53,7 +53,7 @@ from salon_jobs.jobs.ordered import PlaceInOrder
 from salon_jobs.jobs.stages import Stage, Stages
 from salon_jobs.models import FanOutRecord, Job, JobError, JobResult, Process
 from salon_jobs.tenancy.names import store_name, store_names
-from salon_jobs.words import ago, distance, duration, exact, instant, scope_words
+from salon_jobs.words import ago, duration, exact, instant, relative_time, scope_words
 
 _SHOWN = 50
 _SUMMARY = 200
@@ -381,7 +381,7 @@ class JobAdmin(ActionAdmin):
         rest = " · ".join(part for part in (f"#{job.pk}", store, job.queue) if part)
         said = gettext("more than %(kilobytes)s KB") % {"kilobytes": f"{search.LARGEST_READ // 1024:,}"}
         given = said if job.given is None else Truncator(job.given).chars(_ARGUMENTS)
-        return stacked(format_html('{}<small title="{}">{}</small>', job.task, job.store_id or "", rest), given)
+        return cell_with_lines(format_html('{}<small title="{}">{}</small>', job.task, job.store_id or "", rest), given)
 
     @admin.display(description=_("state"))
     def status(self, job: Any) -> SafeString:
@@ -422,18 +422,18 @@ class JobAdmin(ActionAdmin):
         """Show when the job was enqueued, and below when it ended and how long it ran, or when it was claimed."""
         known = job.known
         if known.claimed_at:
-            lines = [gettext("claimed %(at)s") % {"at": distance(known.claimed_at, known.now)}]
+            lines = [gettext("claimed %(at)s") % {"at": relative_time(known.claimed_at, known.now)}]
         else:
-            ended = f"{gettext(job.state)} {distance(job.finished_at, known.now)}" if job.finished_at else ""
+            ended = f"{gettext(job.state)} {relative_time(job.finished_at, known.now)}" if job.finished_at else ""
             lines = [ended, _ran_for(known.ran_s)]
-        return stacked(ago(job.created_at, known.now), *lines)
+        return cell_with_lines(ago(job.created_at, known.now), *lines)
 
     @admin.display(description=_("ended"), ordering="finished_at")
     def finished(self, job: Any) -> SafeString:
         """Show when the job ended, and below when it was enqueued and how long it ran."""
         known = job.known
-        enqueued = gettext("enqueued %(at)s") % {"at": distance(job.created_at, known.now)}
-        return stacked(ago(job.finished_at, known.now), enqueued, _ran_for(known.ran_s))
+        enqueued = gettext("enqueued %(at)s") % {"at": relative_time(job.created_at, known.now)}
+        return cell_with_lines(ago(job.finished_at, known.now), enqueued, _ran_for(known.ran_s))
 
     @admin.display(description=_("due"))
     def due_at(self, job: Job) -> SafeString | str:

@@ -149,7 +149,9 @@ class MessageAdmin(DestinationLinkAdmin):
         # Those of an aggregate: open ones by their index, others among the newest ids.
         rows = Message.objects.using(reader(request)).filter(aggregate_id=term).order_by("-pk")
         is_open = rows.filter(aggregate_type__in=filters.known_destinations(request), status__in=OPEN)
-        newest = [found.values_list("pk", flat=True)[:_SEARCHED] for found in (is_open, filters.bounded(request, rows))]
+        newest = [
+            found.values_list("pk", flat=True)[:_SEARCHED] for found in (is_open, filters.newest_only(request, rows))
+        ]
         return Q(pk__in=[*newest[0], *newest[1]]) | id_or_other(term, "message_id")
 
     def state_of(self, row: Any) -> str:

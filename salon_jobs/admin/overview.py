@@ -60,7 +60,7 @@ class Histogram:
 
     @property
     def words(self) -> str:
-        """What it shows, in words."""
+        """A description of the histogram."""
         if not (runs := sum(self.counts)):
             return gettext("No data yet")
         p50, p95 = (about(percentile(self.counts, share, self.most_s)) for share in (0.5, 0.95))

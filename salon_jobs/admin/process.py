@@ -32,7 +32,7 @@ from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.models import CronEntryState, CronTick, FanOutRecord, Job, Process
 from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.schedules.scheduler import job_of, run_cron_entry
-from salon_jobs.words import ago, became_of, distance, duration, instant, override_of, who_paused
+from salon_jobs.words import ago, became_of, duration, instant, override_of, relative_time, who_paused
 
 
 class ProcessAdmin(ReadOnlyAdmin):
@@ -215,7 +215,7 @@ class CronEntryAdmin(ActionAdmin):
         now, ticks = datetime.now(UTC), list[datetime]()
         while len(ticks) < _TICKS_AHEAD:
             ticks.append(row.in_effect.expression.next_after(ticks[-1] if ticks else now))
-        return lines_of(f"{instant(tick)}, {distance(tick, now)}" for tick in ticks)
+        return lines_of(f"{instant(tick)}, {relative_time(tick, now)}" for tick in ticks)
 
     @admin.display(description=_("last ticks"))
     def last_ticks(self, row: Any) -> SafeString | str:

@@ -27,7 +27,7 @@ from salon_jobs.backend.framework import task as django_task
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, suggest
 from salon_jobs.core.text import shown
-from salon_jobs.jobs.options import EnqueueOptions, checked, no_attribute, other_word, refuse_repetition
+from salon_jobs.jobs.options import EnqueueOptions, checked, our_option_for, raise_attribute_error, refuse_repetition
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +54,7 @@ class JobTask(AnyTask):
     at_most_once: bool | None = None
 
     if not TYPE_CHECKING:
-        __getattr__ = no_attribute
+        __getattr__ = raise_attribute_error
 
     def __post_init__(self) -> None:
         """Validate the task. Raises InvalidTask."""
@@ -164,7 +164,7 @@ _DUE: Final = frozenset({"run_at", "run_in", "eta", "countdown", "schedule_at"})
 def _refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
     for name in options:
         if name not in known:
-            word = "run_after=…" if name in _DUE and "run_after" in known else other_word(name, known)
+            word = "run_after=…" if name in _DUE and "run_after" in known else our_option_for(name, known)
             raise TypeError(f"a task has no option {shown(name)}; {f'use {word}' if word else suggest(name, known)}")
 
 

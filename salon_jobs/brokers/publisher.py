@@ -203,7 +203,7 @@ class Publisher(ABC):
 
 
 class Client(Protocol):
-    """What a ``ClientPublisher`` publishes through. Thread-safe; made without I/O."""
+    """Client of a broker, through which a ``ClientPublisher`` publishes. Thread-safe; made without I/O."""
 
     def ping(self) -> None:
         """Check that the broker answers. Raises NotReady."""

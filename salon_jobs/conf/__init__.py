@@ -152,4 +152,4 @@ if TYPE_CHECKING:
     settings: Settings
 else:
     settings = _Lazy(_load)
-redaction.hide_by(lambda: settings.redact)
+redaction.set_pattern_source(lambda: settings.redact)

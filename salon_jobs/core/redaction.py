@@ -55,7 +55,7 @@ _JOINTS: Final = str.maketrans("", "", "-_ ")
 _sources: Final[list[Callable[[], Sequence[str]]]] = []
 
 
-def hide_by(read_patterns: Callable[[], Sequence[str]]) -> None:
+def set_pattern_source(read_patterns: Callable[[], Sequence[str]]) -> None:
     """Set the source of the patterns that ``without_secrets`` hides."""
     _sources[:] = [read_patterns]
 

@@ -22,15 +22,17 @@ _UNITS: Final = (
 )
 
 
-def duration(seconds: float | None, say: Callable[[str], str] = str) -> str:
-    """Format a duration in the largest unit that fits into it; ``say`` can translate, as in ``salon_jobs.words``."""
+def duration(seconds: float | None, translate: Callable[[str], str] = str) -> str:
+    """Format a duration in the largest unit that fits into it; ``translate`` as in ``salon_jobs.words``."""
     if seconds is None:
         return "–"
+    if seconds <= 0:
+        return translate("%(number)s s") % {"number": 0}
     if seconds < 0.001:
-        return say("%(number)s s") % {"number": 0} if seconds <= 0 else say("%(number)s ms") % {"number": "<1"}
+        return translate("%(number)s ms") % {"number": "<1"}
     size, unit = next(each for each in _UNITS if seconds >= each[0])
     number = seconds / size
-    return say(unit) % {"number": f"{number:.0f}" if number >= 10 else f"{number:.2g}"}
+    return translate(unit) % {"number": f"{number:.0f}" if number >= 10 else f"{number:.2g}"}
 
 
 def in_seconds(seconds: float) -> str:
@@ -38,13 +40,13 @@ def in_seconds(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
-def distance(at: datetime, now: datetime, say: Callable[[str], str] = str) -> str:
-    """Format an instant relative to now; ``say`` as in ``duration``."""
+def relative_time(at: datetime, now: datetime, translate: Callable[[str], str] = str) -> str:
+    """Format an instant relative to now; ``translate`` as in ``duration``."""
     distance_s = (now - at).total_seconds()
     if abs(distance_s) < 1:
-        return say(gettext_noop("now"))
-    said = say(gettext_noop("%(time)s ago") if distance_s > 0 else gettext_noop("in %(time)s"))
-    return said % {"time": duration(abs(distance_s), say)}
+        return translate(gettext_noop("now"))
+    template = translate(gettext_noop("%(time)s ago") if distance_s > 0 else gettext_noop("in %(time)s"))
+    return template % {"time": duration(abs(distance_s), translate)}
 
 
 def number(value: float | None) -> str:
@@ -65,9 +67,9 @@ def estimated(value: float | None, exact: bool) -> str:
     return number(value) if exact or value is None else estimate(value)
 
 
-def about(seconds: float | None, say: Callable[[str], str] = str) -> str:
-    """Format a duration read from a histogram, which is accurate to half a doubling; ``say`` as in ``duration``."""
-    return duration(seconds, say) if not seconds else f"≈{duration(seconds, say)}"
+def about(seconds: float | None, translate: Callable[[str], str] = str) -> str:
+    """Format a duration read from a histogram, accurate to half a doubling; ``translate`` as in ``duration``."""
+    return duration(seconds, translate) if not seconds else f"≈{duration(seconds, translate)}"
 
 
 def counted(value: int, most: int) -> str:

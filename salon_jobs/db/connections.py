@@ -103,7 +103,7 @@ def _place_of(alias: str) -> tuple[object, ...]:
 
 
 @contextmanager
-def named_refusals(alias: str, refused: type[SalonJobsError], remedy: str) -> Generator[None]:
+def translated_errors(alias: str, refused: type[SalonJobsError], remedy: str) -> Generator[None]:
     """Turn a permission error of the database into ``refused`` with its remedy, and a missing table into SchemaMissing.
 
     Raises ConfigurationError if the database is not PostgreSQL.

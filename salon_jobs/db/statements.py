@@ -225,6 +225,6 @@ def short_lock_timeout(*, using: str) -> Generator[None]:
         yield
 
 
-def is_held_up(error: BaseException) -> bool:
+def is_lock_conflict(error: BaseException) -> bool:
     """Return whether a statement gave up because another transaction holds a row, or the key of a job."""
     return isinstance(error.__cause__, LockNotAvailable | DeadlockDetected)

@@ -24,7 +24,7 @@ from salon_jobs.core.errors import EnqueueRefused
 from salon_jobs.core.records import EnqueueAction, StoreId
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, is_traced, sending
 from salon_jobs.db import statements
-from salon_jobs.db.connections import alias_of, named_refusals
+from salon_jobs.db.connections import alias_of, translated_errors
 from salon_jobs.db.notify import CHANNEL, WakeUps
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import NewJob
@@ -63,7 +63,7 @@ _IN_CONTEXT: Final = "a store's jobs are enqueued inside tenant_context(store_id
 def enqueue_cursor(*, using: str, remedy: str = _IN_CONTEXT) -> Generator[CursorWrapper]:
     """Yield a cursor, and translate database errors. Raises EnqueueRefused, SchemaMissing, ConfigurationError."""
     look_for_another_transaction(using)
-    with named_refusals(using, EnqueueRefused, remedy), connections[using].cursor() as cursor:
+    with translated_errors(using, EnqueueRefused, remedy), connections[using].cursor() as cursor:
         yield cursor
 
 
@@ -128,7 +128,7 @@ def add(job: NewJob, *, using: str | None = None) -> JobHandle:
         else:
             if job.is_due:
                 look_for_another_transaction(using)
-                with named_refusals(using, EnqueueRefused, _IN_CONTEXT):
+                with translated_errors(using, EnqueueRefused, _IN_CONTEXT):
                     job_id, created_at = wake_ups.run(connections[using], "enqueue", traced.parameters())
             else:
                 with enqueue_cursor(using=using) as cursor:
@@ -241,7 +241,7 @@ def _insert(cursor: CursorWrapper, pattern: NewJob, contents: Iterable[JobConten
     """
 
     def run(parameters: dict[str, Any]) -> list[int]:
-        with named_refusals(using, EnqueueRefused, _IN_CONTEXT):
+        with translated_errors(using, EnqueueRefused, _IN_CONTEXT):
             cursor.execute(statements.load("add_jobs_without_keys"), parameters)
         ids: list[int] = cursor.fetchone()[0]
         return ids

@@ -84,7 +84,9 @@ def fan_out(
     checked = declared.payload.bind((), {**arguments, STORE_ARGUMENT: key.somewhere()})
     tick = None if (run := current_run.get()) is None else run.job.tick
     job = replace(
-        declared.new_job(checked, task.options.of_many()), tick=tick, **declared.keys_for(marker, checked, task.options)
+        declared.new_job(checked, task.options.for_batch()),
+        tick=tick,
+        **declared.keys_for(marker, checked, task.options),
     )
     then = None if options.then is None else follow_up(options.then)
     sent = Sent(emitted=False, system=SYSTEM, destination=job.queue, name=job.task)

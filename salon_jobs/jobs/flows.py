@@ -22,8 +22,8 @@ from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import control, enqueue
-from salon_jobs.jobs.answers import Wait
 from salon_jobs.jobs.options import EnqueueOptions
+from salon_jobs.jobs.result_waits import Wait
 from salon_jobs.jobs.results import as_current_store, get_job
 from salon_jobs.jobs.task import BoundTask, Call, Task, check_call, get_task
 from salon_jobs.models import FlowEdge, FlowMember, FlowRecord, Job, JobResult

@@ -5,7 +5,7 @@ finish jobs inside the handler's transaction. They use psycopg's cursors, for sp
 that the connection notices them.
 
 An end that is not a success can meet a transaction that has locked the row, or that has enqueued under the job's key
-and not committed. It waits only a moment for that, and then raises an error for which ``is_held_up`` is true.
+and not committed. It waits only a moment for that, and then raises an error for which ``is_lock_conflict`` is true.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.core.run_log import LoggedLines
 from salon_jobs.db.connections import raw_cursor
-from salon_jobs.db.statements import array, is_held_up, load, run_raw, short_lock_timeout
+from salon_jobs.db.statements import array, is_lock_conflict, load, run_raw, short_lock_timeout
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.registry import EndedRun
 from salon_jobs.jobs.timeline import Timeline
@@ -177,7 +177,7 @@ class Leases:
             try:
                 return {row[0] for row in run_raw("finish_plain", fences, many=True, using=self.using)}
             except OperationalError as error:
-                if not is_held_up(error):
+                if not is_lock_conflict(error):
                     raise
                 self._not_plain_until = time.monotonic() + _NOT_PLAIN_S
         parameters = {
@@ -221,7 +221,7 @@ class Leases:
     ) -> Ended | None:
         """Record the attempt's error, and retry, fail or supersede the job. Return None if the lease is lost.
 
-        Raises an error for which ``is_held_up`` is true.
+        Raises an error for which ``is_lock_conflict`` is true.
         """
         how = "fail" if final else "retry"
         ended = self._end(how, [(job.id, job.lease)], wait=delay, reason=reason, ran_s=ran_s, log=log, **asdict(error))
@@ -302,7 +302,7 @@ class Leases:
         pairs = list(leases)
         ids, fences = [pair[0] for pair in pairs], [job_id ^ lease for job_id, lease in pairs]
         ended = {"how": how, "ids": ids, "fences": fences, "process_id": self.process_id}
-        bound = {**UNUSED_BY_AN_END, **parameters, **ended}
+        bound = {**END_DEFAULTS, **parameters, **ended}
         for tries_left in reversed(range(_TWIN_TRIES)):
             try:
                 with short_lock_timeout(using=self.using):
@@ -330,7 +330,7 @@ class Leases:
                 halves = (dict(pairs[:half]), dict(pairs[half:]))
                 return [job for each in halves for job in self._end_free(how, each, **parameters)]
             except OperationalError as error:
-                if not is_held_up(error):
+                if not is_lock_conflict(error):
                     raise
                 leases = self._free(leases)
         return []
@@ -435,7 +435,7 @@ def _by_fence(runs: Sequence[EndedRun]) -> str | None:
 
 
 # Values of the parameters of ``end.sql`` that an end does not use.
-UNUSED_BY_AN_END: Final[dict[str, Any]] = {
+END_DEFAULTS: Final[dict[str, Any]] = {
     **dict.fromkeys(("wait", "ran_s", "charged")),
     **dict.fromkeys(("alone", "unbegun"), False),
     "once": [],

@@ -26,7 +26,7 @@ KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
 LONGEST_DAYS: Final = 36_500
 LONGEST: Final = {"job_key": 512, "concurrency_key": 255}
 # Marks an option that only a single enqueue may have, not a fan-out or an ``enqueue_many``.
-OF_ONE: Final = "of one"
+SINGLE_JOB_ONLY: Final = "of one"
 
 
 def check_instant(name: str, value: object) -> datetime:
@@ -127,7 +127,7 @@ class SharedOptions(TypedDict, total=False):
 
 
 class EnqueueOptions(SharedOptions, total=False):
-    """Options of ``using`` and ``enqueue_job``; ``OF_ONE`` marks those that a call for many jobs refuses."""
+    """Options of ``using`` and ``enqueue_job``; ``SINGLE_JOB_ONLY`` marks those that a call for many jobs refuses."""
 
     run_at: Annotated[datetime | None, check_instant]
     """When it is due."""
@@ -139,7 +139,7 @@ class EnqueueOptions(SharedOptions, total=False):
     """How long from now it is cancelled if it has not begun, by the database's clock; instead of ``expires_at``."""
     max_wait: Annotated[timedelta | None, check_duration]
     """How long after it was first enqueued ``replace`` can postpone it; see docs/how-to/job-keys.md."""
-    unique_for: Annotated[timedelta | None, check_duration, OF_ONE]
+    unique_for: Annotated[timedelta | None, check_duration, SINGLE_JOB_ONLY]
     """How long the same enqueue adds nothing after this one, even if its job has ended; see docs/how-to/job-keys.md."""
 
 
@@ -178,7 +178,7 @@ class TaskOptions(SharedOptions, total=False):
     """Whether an interrupted run is never repeated; see docs/how-to/how-often-it-runs.md."""
 
 
-# The check of each option, and OF_ONE where it applies.
+# The check of each option, and SINGLE_JOB_ONLY where it applies.
 _TABLE: Final[dict[str, tuple[Any, ...]]] = {
     name: hint.__metadata__
     for kind in (EnqueueOptions, TaskOptions)
@@ -224,15 +224,15 @@ class JobOptions:
         """Return the options by name."""
         return {name: getattr(self, name) for name in EnqueueOptions.__annotations__}
 
-    def of_many(self) -> JobOptions:
+    def for_batch(self) -> JobOptions:
         """Return these options for many jobs added at once. Raises OptionInvalid for one that only one job may have."""
-        for name in _OF_ONE:
+        for name in _SINGLE_JOB_ONLY:
             if getattr(self, name) is not None:
                 raise OptionInvalid(f"{name} is an option of one job: enqueue these one by one")
         return self
 
 
-_OF_ONE: Final = [name for name, option in _TABLE.items() if OF_ONE in option]
+_SINGLE_JOB_ONLY: Final = [name for name, option in _TABLE.items() if SINGLE_JOB_ONLY in option]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,13 +320,13 @@ _OTHER_METHODS: Final = {
 }
 
 
-def no_attribute(task: object, name: str) -> Any:
+def raise_attribute_error(task: object, name: str) -> Any:
     """Raise AttributeError, naming our equivalent of another library's method. Used as ``__getattr__`` of tasks."""
     hint = f"; use {_OTHER_METHODS[name]}" if name in _OTHER_METHODS else ""
     raise AttributeError(f"{type(task).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=task)
 
 
-def other_word(name: str, known: Iterable[str]) -> str | None:
+def our_option_for(name: str, known: Iterable[str]) -> str | None:
     """Return our equivalent of another library's option, if it is one of the known options, else None."""
     word = OTHER_WORDS.get(name, "")
     return word if word.partition("=")[0] in known else None
@@ -410,7 +410,7 @@ def refuse_repetition(options: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRules:
-    """Which errors of a task's runs are retried, which fail the job at once, and which discard it; subclasses too.
+    """Errors (and subclasses) of a task that are retried, that fail the job at once, and that discard it.
 
     Raises TaskInvalid when two overlap.
     """

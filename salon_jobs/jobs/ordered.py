@@ -42,9 +42,7 @@ class PlaceInOrder(NamedTuple):
 
 
 def place_in_order(job: Job, *, using: str) -> PlaceInOrder | None:
-    """Return the place of an ordered job among those with its key; None if it is not ordered or has given its key
-    up.
-    """
+    """Return the place of an ordered job among those with its key; None if it is not ordered or has given it up."""
     rows = [] if job.ordered is None else statements.rows("place_in_order", {"id": job.pk}, using=using)
     for turn_id, task, state, ahead, behind in rows:
         return PlaceInOrder(None if task is None else (turn_id, task, state), ahead, behind)

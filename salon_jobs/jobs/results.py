@@ -18,7 +18,7 @@ from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import to_project
-from salon_jobs.jobs.answers import JobWait
+from salon_jobs.jobs.result_waits import JobWait
 from salon_jobs.tenancy.active import current_store_id
 
 _WITHOUT_RESULT: Final = {

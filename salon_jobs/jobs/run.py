@@ -237,7 +237,7 @@ class JobRun(Extensible):
             )
 
 
-def in_statements(runs: Sequence[R], most: int) -> Iterator[list[R]]:
+def batched_by_size(runs: Sequence[R], most: int) -> Iterator[list[R]]:
     """Yield the runs that keep a result, in parts of at most ``most`` characters, or a single run that is longer."""
     part, size = list[R](), 0
     for run in runs:

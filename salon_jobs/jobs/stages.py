@@ -59,9 +59,7 @@ class Stage:
 
     @property
     def line(self) -> str:
-        """The stage in words, such as ``ship #43: held, after charge #42``; if some of several jobs failed, with the
-        first.
-        """
+        """The stage in words, such as ``ship #43: held, after charge #42``; with the first of several failed jobs."""
         failed = _listed([f"#{job_id}" for job_id in self.jobs.get("failed", ())]) if len(self.ids) > 1 else ""
         said = f"{self.title}: {', '.join(said for _, said in self.states)}"
         if failed:

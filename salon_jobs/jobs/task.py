@@ -35,7 +35,7 @@ from salon_jobs.jobs.options import (
     Timeouts,
     check_number,
     checked,
-    no_attribute,
+    raise_attribute_error,
     refuse_repetition,
     refuse_unknown,
 )
@@ -83,7 +83,7 @@ class BoundTask(Generic[P]):
     """A task with options, as returned by ``using``; enqueueable with the function's typed arguments."""
 
     if not TYPE_CHECKING:
-        __getattr__ = no_attribute
+        __getattr__ = raise_attribute_error
 
     def __init__(self, task: Task[P, Any], options: JobOptions) -> None:
         self.task = task
@@ -107,7 +107,7 @@ class BoundTask(Generic[P]):
         the call of any task, enqueued in the transaction that ends the last of these jobs. Raises PayloadInvalid if one
         of ``calls`` is another task's.
         """
-        pattern = self.task.new_job(None, self.options.of_many())
+        pattern = self.task.new_job(None, self.options.for_batch())
         if self.is_ordered_by_calls:
             raise OptionInvalid(
                 "enqueue_many adds jobs with a job_key in the order of their keys, and these are ordered: enqueue them "

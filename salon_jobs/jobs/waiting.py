@@ -207,7 +207,7 @@ def _read(statement: str, parameters: dict[str, Any], using: str) -> tuple[dict[
 
 @dataclass(frozen=True, slots=True)
 class QueueFront:
-    """How late the oldest due job of a registered task is, in seconds, and the due tasks that are not registered here.
+    """Lateness of the oldest due job of a registered task in seconds, and the due tasks not registered here.
 
     ``due`` counts the first 10,000 due jobs by queue, ``unknown_jobs`` those of unregistered tasks; ``late_s`` is how
     late the oldest of the others is, by queue. Paused jobs count only in ``paused``.

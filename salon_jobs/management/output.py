@@ -30,7 +30,7 @@ from rich.text import Text
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult
 from salon_jobs.core.text import SHOWN_AT_FIRST, beginning, visible, visible_lines
-from salon_jobs.core.units import distance, with_noun
+from salon_jobs.core.units import relative_time, with_noun
 from salon_jobs.management.arguments import os_user
 from salon_jobs.management.notes import ask
 from salon_jobs.process.logs import is_coloured
@@ -158,7 +158,7 @@ def colour_of(state: str) -> Text:
 
 def when(at: datetime, now: datetime | None = None) -> str:
     """Format an instant by its distance from now."""
-    return distance(at, now or datetime.now(UTC))
+    return relative_time(at, now or datetime.now(UTC))
 
 
 def instant(at: datetime) -> str:

@@ -24,7 +24,7 @@ _UNKNOWN_SIZE = 64_000
 
 
 class Blocking(Enum):
-    """Where a blocked aggregate stands.
+    """State of a blocked aggregate.
 
     ===========  =================================================  ===========================================
     State        Meaning                                            Goes on to

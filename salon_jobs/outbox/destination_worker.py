@@ -20,7 +20,7 @@ from salon_jobs.core.tracing import is_traced, published
 from salon_jobs.core.vital import exits_on_error
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.failures import Failure
-from salon_jobs.outbox.marker import Marker, Marks
+from salon_jobs.outbox.marker import MarkBatch, Marker
 
 _WAIT_S: Final = (0.25, 30.0)
 
@@ -118,7 +118,7 @@ class DestinationWorker:
         with self.backlog.changed:
             self.backlog.changed.notify_all()
 
-    def lose(self) -> None:
+    def abandon_batch(self) -> None:
         """Send no more of the current batch, because some of it now belongs to another relay.
 
         Call after the backlog was given the owned partitions: messages taken from then on are ours.
@@ -164,7 +164,7 @@ class DestinationWorker:
             return unwritten or self.backlog.uses(partition)
 
     @property
-    def is_held_up(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether messages in memory cannot be sent now."""
         return self.paused or not self.breaker.is_closed
 
@@ -302,7 +302,7 @@ class DestinationWorker:
         self.counts["published"] += len(sent)
         self.counts["skipped"] += len(skipped)
         if sent or skipped:
-            self._marker.put(Marks(self.backlog, sent, skipped))
+            self._marker.put(MarkBatch(self.backlog, sent, skipped))
 
     def _close_breaker(self, *, healed: bool = True) -> None:
         if self.breaker.close(healed=healed):

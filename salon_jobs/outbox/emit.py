@@ -20,7 +20,7 @@ from salon_jobs.core.errors import EmitRefused, MessageInvalid
 from salon_jobs.core.text import shown
 from salon_jobs.core.tracing import Sent, current_headers, is_traced, sending
 from salon_jobs.db import statements
-from salon_jobs.db.connections import alias_of, named_refusals
+from salon_jobs.db.connections import alias_of, translated_errors
 from salon_jobs.db.notify import WakeUps
 
 CHANNEL: Final = "salon_jobs_message"
@@ -111,7 +111,7 @@ def emit_many(drafts: Iterable[Draft], *, using: str | None = None) -> list[UUID
             trace = current_headers()
             messages = [_message(draft, trace, producer) for draft in batch]
             try:
-                with named_refusals(alias, EmitRefused, "emit as the web or the worker role"):
+                with translated_errors(alias, EmitRefused, "emit as the web or the worker role"):
                     for part in _parts(messages):
                         # Not all are used: the database makes the id and the instant, and knows the current store.
                         columns = dict(zip(OutgoingMessage._fields, map(list, zip(*part, strict=True)), strict=True))

@@ -24,7 +24,7 @@ _PING_EVERY_S: Final = 5.0
 
 
 @dataclass(slots=True)
-class Marks:
+class MarkBatch:
     """The marks of one batch to write: published messages, and skipped ones with their reasons."""
 
     backlog: Backlog
@@ -42,11 +42,11 @@ class Marker(Loop):
         super().__init__("marker", using=using)
         self._on_marked = on_marked
         # Other threads append; written marks are removed afterwards.
-        self._marks: list[Marks] = []
+        self._marks: list[MarkBatch] = []
         self._give_up_at = float("inf")
         self.published = self.skipped = 0
 
-    def put(self, marks: Marks) -> None:
+    def put(self, marks: MarkBatch) -> None:
         self._marks.append(marks)
         self.wake()
 

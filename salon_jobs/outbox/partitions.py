@@ -40,14 +40,14 @@ class Ownership:
         self.relays = 0
 
     @property
-    def mine(self) -> frozenset[int]:
+    def owned(self) -> frozenset[int]:
         """Owned partitions, including those that are leaving."""
         return frozenset(self._epochs)
 
     @property
     def staying(self) -> frozenset[int]:
         """Owned partitions whose messages are read: those that are not leaving."""
-        return self.mine - self.leaving
+        return self.owned - self.leaving
 
     @property
     def holds(self) -> bool:
@@ -61,7 +61,7 @@ class Ownership:
     def beat(self) -> frozenset[int]:
         """Send a heartbeat, take and release partitions; return those lost to others. Raises database errors.
 
-        A partition that was lost and taken again counts, because another relay had it. Call ``trust`` afterwards.
+        A partition that was lost and taken again counts, because another relay had it. Call ``confirm`` afterwards.
         """
         silent_after_s = conf.process_silent_after.total_seconds()
         self._began = self._clock()
@@ -97,11 +97,11 @@ class Ownership:
         self._beat_at = self._began + silent_after_s / _BEATS
         return lost
 
-    def trust(self) -> None:
+    def confirm(self) -> None:
         """Confirm the owned partitions, counted from the last heartbeat. Call after stopping the work on lost ones."""
         self._ours_until = self._began + conf.process_silent_after.total_seconds() * (1 - _MARGIN)
 
-    def doubt(self) -> None:
+    def suspend(self) -> None:
         """Suspend ownership until the next heartbeat, which is due: the database was lost, and may be another now.
 
         Other relays get their full time again to show that they live.

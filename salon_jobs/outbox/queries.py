@@ -32,7 +32,7 @@ RARE: Final = (MessageStatus.FAILED, MessageStatus.SKIPPED)
 
 
 class Gate(NamedTuple):
-    """How far messages may be relayed now (``bound``), and the backends whose transactions keep it there.
+    """Limit up to which messages may be relayed now (``bound``), and the backends whose transactions keep it there.
 
     ``server`` is when the answering server was started, in seconds, which distinguishes it from others.
     """

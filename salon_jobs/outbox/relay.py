@@ -109,7 +109,7 @@ class Relay(Loop):
             raise
         if self._burst and self._owns() and self._held_since is None and self._marker.idle:
             # Paused and unreachable destinations keep what they have.
-            others = [worker for worker in self.workers if not worker.is_held_up]
+            others = [worker for worker in self.workers if not worker.is_blocked]
             if not any(worker.backlog.is_behind(self._gate.bound) or not worker.idle for worker in others):
                 self.stopping.set()
         return wait_s
@@ -172,7 +172,7 @@ class Relay(Loop):
         for worker in self.workers:
             worker.forget()
         self._refresh_at = float("-inf")
-        self._ownership.doubt()
+        self._ownership.suspend()
 
     def finish(self) -> bool:
         """Stop the destination workers, mark sent messages, record failures, and release the partitions."""
@@ -198,7 +198,7 @@ class Relay(Loop):
             self._write_failures()
             # Not those with messages in flight or unmarked: the next relay takes them when our time is over.
             self._serve(frozenset())
-            self._release(self._ownership.mine)
+            self._release(self._ownership.owned)
 
         if self._process_id:
             self.outage.attempt(leave)
@@ -222,7 +222,7 @@ class Relay(Loop):
             require_within(_STARVED_FOR_S, worker.starved_s, what)
         return {
             "relay_polled_s_ago": round(self.polled_s_ago, 1),
-            "partitions": sorted(self._ownership.mine),
+            "partitions": sorted(self._ownership.owned),
             "relays": self._ownership.relays,
             "gate": {"held_s": round(self._held_s, 1), "holders": list(self._gate.holders)},
             "listening": self._listener.listening,
@@ -235,7 +235,7 @@ class Relay(Loop):
         samples = [
             Sample(metrics.LOOP_AGE, self.polled_s_ago, ("relay",)),
             Sample(metrics.GATE_HELD, self._held_s),
-            Sample(metrics.PARTITIONS_OWNED, len(self._ownership.mine) if self._owns() else 0),
+            Sample(metrics.PARTITIONS_OWNED, len(self._ownership.owned) if self._owns() else 0),
             *chain.from_iterable(worker.samples() for worker in self.workers),
             *self._progress.samples(),
         ]
@@ -267,12 +267,14 @@ class Relay(Loop):
             # First forget the lost partitions' messages, even of partitions that are now ours again.
             self._serve(before - lost)
             for worker in self.workers:
-                worker.lose()
+                worker.abandon_batch()
         if lost or before != ownership.staying:
             self._refresh_at = float("-inf")
-            log_event(logging.INFO, events.PARTITIONS_OWNED, partitions=sorted(ownership.mine), relays=ownership.relays)
+            log_event(
+                logging.INFO, events.PARTITIONS_OWNED, partitions=sorted(ownership.owned), relays=ownership.relays
+            )
         self._serve(ownership.staying)
-        ownership.trust()
+        ownership.confirm()
         self._release(ownership.leaving)
 
     def _serve(self, partitions: frozenset[int]) -> None:

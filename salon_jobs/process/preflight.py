@@ -12,10 +12,10 @@ from django.db import Error, OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
 from psycopg import Error as PsycopgError
 
+from salon_jobs.access.declared_objects import identifier, trigger_schema
 from salon_jobs.access.doctor.catalogue import SEARCH_PATH_REMEDY, Catalogue, by_alias
 from salon_jobs.access.doctor.examination import examine_tables
 from salon_jobs.access.doctor.session_settings import find_refused
-from salon_jobs.access.objects import identifier, trigger_schema
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.errors import (

@@ -21,7 +21,7 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.read_only import failed_read_only
-from salon_jobs.db.statements import is_held_up, short_lock_timeout
+from salon_jobs.db.statements import is_lock_conflict, short_lock_timeout
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.enqueue import JobContent
 from salon_jobs.jobs.options import NewJob
@@ -175,7 +175,7 @@ class StoredSchedules:
                     # Each of another library's jobs can have its own options.
                     handles = [enqueue.add(_job_of(task, each), using=self._using) for each in due]
         except Exception as error:
-            is_held = is_held_up(error)
+            is_held = is_lock_conflict(error)
             if not is_held and (isinstance(error, OperationalError | InterfaceError) or failed_read_only(error)):
                 raise
             if len(due) > 1 and not isinstance(error, UnknownTask):

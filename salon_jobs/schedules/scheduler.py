@@ -28,7 +28,7 @@ from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.read_only import failed_read_only
-from salon_jobs.db.statements import is_held_up, short_lock_timeout
+from salon_jobs.db.statements import is_lock_conflict, short_lock_timeout
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import NewJob
 from salon_jobs.jobs.results import JobHandle
@@ -167,7 +167,7 @@ class Scheduler(Loop):
                 entry.name, tick, add_job, line=line, no_overlap_of=no_overlap_of, advance=advance, using=self.using
             )
         except Exception as error:
-            if is_held_up(error):
+            if is_lock_conflict(error):
                 self._report(logging.WARNING, events.CRON_HELD_UP, entry, tick, error=str(error).partition("\n")[0])
                 return None
             if isinstance(error, (OperationalError, InterfaceError)) or failed_read_only(error):
@@ -294,8 +294,8 @@ def fire(
     recorded with its outcome, which is returned, and adds no job.
 
     ``advance`` moves the entry's last tick, and only forwards: nothing fires again if a clock steps back, and nothing
-    fires if the entry is paused or ``line`` no longer overrides its own. Raises an error for which ``is_held_up`` is
-    true if another transaction has enqueued under the job's key.
+    fires if the entry is paused or ``line`` no longer overrides its own. Raises an error for which ``is_lock_conflict``
+    is true if another transaction has enqueued under the job's key.
     """
     with short_lock_timeout(using=using):
         parameters = {"entry": entry, "tick_at": tick, "line": line, "advance": advance}

@@ -20,7 +20,7 @@ from salon_jobs.core.records import ActionResult
 from salon_jobs.core.text import shown
 from salon_jobs.core.units import gettext_noop
 from salon_jobs.db import statements
-from salon_jobs.db.connections import alias_of, named_refusals
+from salon_jobs.db.connections import alias_of, translated_errors
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.control import job_with
 from salon_jobs.jobs.options import check_duration, check_flag
@@ -107,7 +107,7 @@ def schedule(
         "next_at": next_tick(*timing, now, now),
     }
     values = {"key": key, "task": call.task, "payload": call.arguments.json, "store_id": call.arguments.store_id}
-    with named_refusals(alias, EnqueueRefused, _IN_CONTEXT):
+    with translated_errors(alias, EnqueueRefused, _IN_CONTEXT):
         [(id_, action, next_at)] = statements.rows(
             "set_schedule", {**values, "plan": json.dumps(plan, default=str)}, using=alias
         )

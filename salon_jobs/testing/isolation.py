@@ -13,9 +13,9 @@ from django.db.models import Model
 from psycopg import errors, sql
 
 from salon_jobs.access.constraints import StoreIsolation, column_of
-from salon_jobs.access.objects import identifier
+from salon_jobs.access.declared_objects import identifier
 from salon_jobs.access.operations.access import declared_by_operations, declared_in_meta
-from salon_jobs.access.ways import Ways
+from salon_jobs.access.store_paths import StorePaths
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_model
 from salon_jobs.core.errors import ConfigurationError
@@ -175,7 +175,7 @@ def _table_of(model: type[Model], field: str | None, connection: BaseDatabaseWra
     through: list[str] = []
     if field is None and isinstance(isolation, StoreIsolation):
         field, through = isolation.field, [column_of(model, name) for name in isolation.through]
-        store = Ways(declared, lambda model: identifier(model._meta.db_table)).of(model, "t")
+        store = StorePaths(declared, lambda model: identifier(model._meta.db_table)).of(model, "t")
         if not field and store is not None:
             return StoreTable(connection, meta.db_table, store, {column: {} for column in through})
     of_stores = store_model()

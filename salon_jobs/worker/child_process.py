@@ -28,7 +28,7 @@ from salon_jobs.core.program import started_in
 from salon_jobs.core.states import moved
 from salon_jobs.core.vital import exits_on_error
 from salon_jobs.db import statements
-from salon_jobs.db.statements import is_held_up
+from salon_jobs.db.statements import is_lock_conflict
 from salon_jobs.process.heartbeat import Heartbeat, application_name, delete_row
 from salon_jobs.process.loop import Loop
 from salon_jobs.process.probe import Probe
@@ -227,7 +227,7 @@ FRESH_S = 5.0
 
 
 class Life(Enum):
-    """Where a child stands, for its supervisor.
+    """State of a child, for its supervisor.
 
     ========  ==============================================================================  =================
     State     Meaning                                                                         Goes on to
@@ -440,7 +440,7 @@ class ChildSupervisor(Loop):
             end = describe_end(status)
             rescue_process(child.process_id, None, using=self.using, end=end, charged=charged, overdue=overdue)
         except OperationalError as error:
-            if not is_held_up(error):
+            if not is_lock_conflict(error):
                 raise
             # The sweep for silent processes finds it; the next child must not wait for that.
             log_held_up(child.process_id, error)

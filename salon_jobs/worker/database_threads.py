@@ -87,7 +87,7 @@ class DatabaseThreads:
 
 
 class Turn(Enum):
-    """Whether a run has one of the threads.
+    """State of a run in relation to the threads.
 
     =====  =========================================================  ===========================
     State  Meaning                                                    Goes on to
@@ -236,12 +236,12 @@ class RunCalls(Executor):
             keep_wrappers(connection, connection.execute_wrappers)
         self._on_turn(connection)
         self._connection = connection
-        self._make(self._asked.get())
+        self._call(self._asked.get())
         while self._turn is Turn.KEEPS:
-            self._make(self._asked.get())
+            self._call(self._asked.get())
         with self._cancelling:
             self._connection = self.has_since = None
-        self._leave()
+        self._clean_connections()
         with self._lock:
             is_last = self._asked.empty()
             self._go_on_to(Turn.NONE if is_last else Turn.WAITS)
@@ -251,7 +251,7 @@ class RunCalls(Executor):
         if left is not None:
             _answer(left, left.set_result, None)
 
-    def _make(self, call: _Call) -> None:
+    def _call(self, call: _Call) -> None:
         """Make one call, and decide whether the run keeps the thread before anyone learns that the call has ended."""
         future = call.future
         with self._cancelling:
@@ -291,7 +291,7 @@ class RunCalls(Executor):
         with self._lock:
             self._open.remove(call)
 
-    def _leave(self) -> None:
+    def _clean_connections(self) -> None:
         """Leave the thread's connections clean for the next run, whatever this one did."""
         if not self._is_ending:
             for connection in opened_connections():

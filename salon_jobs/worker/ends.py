@@ -32,9 +32,9 @@ from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.core.run_log import LoggedLines
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.answers import awaited
 from salon_jobs.jobs.current import CurrentJob
 from salon_jobs.jobs.leases import Ended, Leases
+from salon_jobs.jobs.result_waits import awaited
 from salon_jobs.jobs.run import JobRun
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.process.log_lines import log_batch
@@ -48,7 +48,7 @@ _LEFT_S: Final = (1.0, 60.0)
 def settle(running: JobRun, outcome: Outcome) -> Outcome:
     """Write the outcome under the fence, log it and send ``job_finished``; return what really happened.
 
-    Raises database errors, also when another transaction holds up the job (``is_held_up``); then call it again.
+    Raises database errors, also when another transaction holds up the job (``is_lock_conflict``); then call it again.
     """
     if isinstance(outcome, Succeeded):
         if outcome.finished or _finish(running):

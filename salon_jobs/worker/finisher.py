@@ -20,11 +20,11 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
 from salon_jobs.db import statements
-from salon_jobs.db.statements import is_held_up
+from salon_jobs.db.statements import is_lock_conflict
 from salon_jobs.db.upkeep import finish_cleaning_all, tidy_connections
-from salon_jobs.jobs.answers import awaited
 from salon_jobs.jobs.leases import Leases
-from salon_jobs.jobs.run import MOST_PER_STATEMENT, JobRun, in_statements
+from salon_jobs.jobs.result_waits import awaited
+from salon_jobs.jobs.run import MOST_PER_STATEMENT, JobRun, batched_by_size
 from salon_jobs.process.loop import Loop, Outage
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.ends import identify, refused, report_successes, settle
@@ -58,7 +58,7 @@ _TRIES: Final = 3
 
 
 class WriteVerdict(Enum):
-    """What becomes of a part of a batch that could not be written.
+    """Decision about a part of a batch that could not be written.
 
     =========  ========================================================  =======================================
     Verdict    After                                                     Then
@@ -90,7 +90,10 @@ class _Part:
     def verdict(self, error: Exception, answers: Callable[[], bool]) -> WriteVerdict:
         """Return what to do after this error; ``answers`` tells whether the database answers."""
         is_alone = len(self.runs) == 1
-        if not (_sqlstate(error).startswith(_OUTAGES) or (is_alone and self._lacks(error))) and answers():
+        if (
+            not (_sqlstate(error).startswith(_OUTAGES) or (is_alone and self._is_resource_shortage(error)))
+            and answers()
+        ):
             self.refusals += 1
         is_too_much = isinstance(error.__cause__ or error, _TOO_MUCH) and not is_alone
         needed = 1 if isinstance(error, _REFUSALS) or is_too_much else _TRIES if is_alone else self.tries
@@ -105,7 +108,7 @@ class _Part:
         half = len(self.runs) // 2
         return _Part(self.runs[half:], tries=1), _Part(self.runs[:half], tries=1)
 
-    def _lacks(self, error: Exception) -> bool:
+    def _is_resource_shortage(self, error: Exception) -> bool:
         """Return whether a single end met a server without time or resources; an end of this size is not the cause.
 
         The end of a run without a result, and a failure, are the smallest ends.
@@ -304,7 +307,7 @@ class Finisher(Loop):
         """Write and report what can be written, and remove it from the part; keep locked rows for the next round."""
         self._report_written(part)
         plain = [running for running in part if running.result is None]
-        for runs in (*([plain] if plain else ()), *in_statements(part, self._most_per_statement)):
+        for runs in (*([plain] if plain else ()), *batched_by_size(part, self._most_per_statement)):
             fences = self._leases.finish_many(runs)
             for running in runs:
                 running.is_written = running.job.fence in fences
@@ -338,7 +341,7 @@ class Finisher(Loop):
         try:
             settle(running, outcome)
         except Error as error:
-            if not is_held_up(error):
+            if not is_lock_conflict(error):
                 raise
             for run in running.runs:
                 log_event(logging.WARNING, events.JOB_HELD_UP, **identify(run.job), queue=run.job.queue)

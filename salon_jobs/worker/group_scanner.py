@@ -63,7 +63,7 @@ class ClaimGroup(NamedTuple):
 
 
 class ClaimFilter(NamedTuple):
-    """What a process may run now: these tasks and queues (None: all), without the paused ones."""
+    """Tasks and queues that a process may run now (None: all), without the paused ones."""
 
     tasks: list[str]
     queues: list[str] | None = None

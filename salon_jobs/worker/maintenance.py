@@ -21,7 +21,7 @@ from salon_jobs.core.records import JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.core.units import in_seconds
 from salon_jobs.db import statements
-from salon_jobs.db.statements import is_held_up, short_lock_timeout
+from salon_jobs.db.statements import is_lock_conflict, short_lock_timeout
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.pruning import Pruner
@@ -95,7 +95,7 @@ class Rescuer:
                 try:
                     counts.append(rescue_process(process_id, silence, using=self._using))
                 except OperationalError as error:
-                    if not is_held_up(error):
+                    if not is_lock_conflict(error):
                         raise
                     if process_id not in self._held_up:
                         self._held_up.add(process_id)
@@ -124,7 +124,7 @@ def rescue_process(
 
     Jobs that another transaction holds up are left, as jobs of an owner without a row: the next sweep tries them again,
     and then it is unknown which had started. Raises database errors; then call it again. A held-up process row is an
-    error too (``is_held_up``).
+    error too (``is_lock_conflict``).
     """
     leases = Leases(process_id, using=using)
     is_silent, label = _declare_dead(process_id, silence, using)
@@ -172,7 +172,7 @@ def _declare_dead(process_id: int, silence: timedelta | None, using: str) -> tup
                     statements.rows("end_backends", backends, using=using)
                 return bool(labels), labels[0][0] if labels else None
         except OperationalError as error:
-            if is_last or not is_held_up(error):
+            if is_last or not is_lock_conflict(error):
                 raise
         # A claim in flight holds the row; its backend may be sending the answer to a host that is gone.
         statements.rows("end_backends", backends, using=using)
@@ -197,7 +197,7 @@ def _fail_overdue(run: InFlightRun, leases: Leases) -> None:
         try:
             settle(running, Errored(killed))
         except OperationalError as error:  # rescued like the others
-            if not is_held_up(error):
+            if not is_lock_conflict(error):
                 raise
 
 

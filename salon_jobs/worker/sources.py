@@ -27,16 +27,16 @@ _NOTHING: Final = Claim([], None)
 
 
 class Want(Enum):
-    """What a source waits for since its last claim; each claim decides anew.
+    """State of a source since its last claim; each claim decides anew.
 
     ========  =================================================  =================================================
     State     After a claim that …                               Claims again
     ========  =================================================  =================================================
     WAKE_UP   took all that was due                              on a wake-up, or at the next poll
-    INSTANT   said when: a scan is due, or a full limit may not  then, or on a wake-up; if a limit was full, when a
-              be full any more                                   job ends
+    INSTANT   set a time: a scan is due, or a full limit may     then, or on a wake-up; if a limit was full, when a
+              have room again                                    job ends
     ROOM      was not made, or filled all places                 once a job has ended
-    MORE      said that there is a backlog                       at once, or once places have been gathered
+    MORE      found a backlog                                    at once, or once places have been gathered
     ========  =================================================  =================================================
     """
 

@@ -16,7 +16,7 @@ from salon_jobs.core.errors import LeaseLost
 from salon_jobs.core.outcomes import Discard
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs.leases import LEASE_LOST
-from salon_jobs.jobs.run import MOST_PER_STATEMENT, JobRun, in_statements
+from salon_jobs.jobs.run import MOST_PER_STATEMENT, JobRun, batched_by_size
 from salon_jobs.tenancy.context import StoreJobContext, tenant_context
 
 # Only commits, in the same round trip.
@@ -44,7 +44,7 @@ class StoreTransaction:
             return
         run.check_end()
         run.is_unclear = True
-        for runs in in_statements(run.runs, MOST_PER_STATEMENT):
+        for runs in batched_by_size(run.runs, MOST_PER_STATEMENT):
             if run.leases.finish(runs) < len(runs):
                 raise _lease_lost(run)
         plain = [each for each in run.runs if each.result is None]

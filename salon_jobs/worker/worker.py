@@ -20,8 +20,8 @@ from salon_jobs.core.states import moved
 from salon_jobs.db.notify import MORE
 from salon_jobs.db.pools import refuse_small_pool
 from salon_jobs.jobs import enqueue, progress, registry
-from salon_jobs.jobs.answers import AWAITED, awaited
 from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.result_waits import AWAITED, awaited
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.process.listener import Listener, ListenerEvent
 from salon_jobs.process.loop import Loop
@@ -86,7 +86,7 @@ class WorkerOptions:
 
 
 class State(Enum):
-    """What a worker does.
+    """State of a worker.
 
     ============  ====================================================================  ==============================
     State         Meaning                                                               Goes on to

@@ -12,8 +12,8 @@ from django.db import models
 from psycopg.errors import InvalidTextRepresentation
 
 from salon_jobs.access import policies
+from salon_jobs.access.declared_objects import Policy
 from salon_jobs.access.doctor.expressions import normal_form
-from salon_jobs.access.objects import Policy
 from salon_jobs.access.policies import DEMAND_GUC, NO_STORE, guarded_condition, store_condition
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.schema import ONE_USER

@@ -18,7 +18,7 @@ from django.test import RequestFactory
 from django.utils.http import http_date
 
 from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
-from salon_jobs.jobs import answers
+from salon_jobs.jobs import result_waits
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.async_handlers import run_coroutine
 from tests.inside import has_answer_listener
@@ -127,7 +127,7 @@ def test_payment_keeps_its_name(shop: Any, api: type[Api]) -> None:
 
 
 def test_view_waits_for_answer(shop: Any, api: type[Api], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "_LISTENS_ON_FOR_S", 0.0)
+    monkeypatch.setattr(result_waits, "_LISTENS_ON_FOR_S", 0.0)
     view = importlib.import_module("shop.views").rate
     api.answers[:] = [(200, {}), (404, {})]
 

@@ -150,7 +150,7 @@ def test_counting_waits_for_its_turn(process_id: int, monkeypatch: pytest.Monkey
     claimed = claim(process_id)
     with counting_at_once(lambda: finish_many(claimed, process_id)) as [end]:
         assert end.result() == {job.fence for job in claimed}
-    assert list(map(statements.is_held_up, raised)) in ([], [True]), "which depends on how long the holder took"
+    assert list(map(statements.is_lock_conflict, raised)) in ([], [True]), "which depends on how long the holder took"
     assert (remaining(), len(follow_ups())) == ([], 1)
 
 

@@ -18,7 +18,7 @@ from django.test.utils import isolate_apps
 from project.salon.models import Customer, Operator, Store
 from salon_jobs import tenant_context
 from salon_jobs.access import StoreIsolation, SystemScope
-from salon_jobs.access.objects import TableAccess
+from salon_jobs.access.declared_objects import TableAccess
 from salon_jobs.access.operations.access import declarations, declared_in_meta
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf

@@ -22,7 +22,7 @@ from django.test import override_settings
 
 from salon_jobs import tenant_context
 from salon_jobs.access import ManyToManyIsolation, StoreIsolation
-from salon_jobs.access.doctor import crossings, declaration
+from salon_jobs.access.doctor import cross_store_rows, declaration
 from salon_jobs.access.doctor.catalogue import as_superuser
 from salon_jobs.access.doctor.examination import examine, examine_tables, fix
 from salon_jobs.access.operations import ProtectModel
@@ -283,7 +283,7 @@ def test_doctor_finds_rows_of_two_stores(tables: None, stores: list[UUID], is_de
     with (
         patch.object(declaration, "declarations", lambda: {**declarations(), **models}),
         patch.object(declaration, "apps", every),
-        patch.object(crossings, "apps", every),
+        patch.object(cross_store_rows, "apps", every),
         as_superuser(using="default") as superuser,
     ):
         drifts = [each for each in examine(superuser, using="default").drifts if each.kind == "stores of rows"]

@@ -15,7 +15,7 @@ from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.destination_worker import DestinationWorker
-from salon_jobs.outbox.marker import Marks
+from salon_jobs.outbox.marker import MarkBatch
 from salon_jobs.outbox.queries import Blocked
 from tests.outbox.scene import ORDERS, failure, message
 
@@ -197,7 +197,7 @@ class Scripted(MemoryPublisher):
         return answers
 
 
-class KeptMarks(list[Marks]):
+class KeptMarks(list[MarkBatch]):
     """Stands for the marker: keeps what it gets until the machine writes it."""
 
     put = list.append
@@ -381,7 +381,7 @@ class Histories(RuleBasedStateMachine):
         self.mine = mine
         self.backlog.own(kept)
         if lost:
-            self.worker.lose()
+            self.worker.abandon_batch()
         self.backlog.own(mine)
         self.refresh(False, False)
 

@@ -40,7 +40,7 @@ def owner(clock: Clock) -> Ownership:
     """Return relay 1, which owns everything."""
     ownership = Ownership(1, using="default", clock=clock)
     beat(ownership)
-    assert ownership.mine == ALL
+    assert ownership.owned == ALL
     return ownership
 
 
@@ -53,7 +53,7 @@ def other(clock: Clock) -> Ownership:
 def beat(ownership: Ownership) -> frozenset[int]:
     """Beat, as a relay does."""
     lost = ownership.beat()
-    ownership.trust()
+    ownership.confirm()
     return lost
 
 
@@ -62,7 +62,7 @@ def test_owner_trusts_itself_for_less_than_others_wait(owner: Ownership, other: 
     for now, holds, taken in ((6.9, True, set[int]()), (9.9, False, set[int]()), (10, False, ALL)):
         clock.now = now
         beat(other)
-        assert (owner.holds, other.mine) == (holds, taken)
+        assert (owner.holds, other.owned) == (holds, taken)
 
 
 def test_beat_counts_from_when_it_was_read(
@@ -82,7 +82,7 @@ def test_beat_counts_from_when_it_was_read(
     clock.now = 11
     beat(other)
     assert owner.holds
-    assert other.mine == frozenset()
+    assert other.owned == frozenset()
 
 
 def test_partition_taken_again_in_one_beat_was_lost(owner: Ownership, other: Ownership, clock: Clock) -> None:
@@ -91,7 +91,7 @@ def test_partition_taken_again_in_one_beat_was_lost(owner: Ownership, other: Own
     beat(other)
     other.release(ALL)
     assert beat(owner) == ALL
-    assert owner.mine == ALL
+    assert owner.owned == ALL
 
 
 def test_frozen_owner_holds_nothing_before_it_trusts(owner: Ownership, clock: Clock) -> None:
@@ -100,14 +100,14 @@ def test_frozen_owner_holds_nothing_before_it_trusts(owner: Ownership, clock: Cl
     assert not owner.holds
     owner.beat()
     assert not owner.holds
-    owner.trust()
+    owner.confirm()
     assert owner.holds
 
 
 def test_unchallenged_owner_keeps_its_partitions(owner: Ownership, clock: Clock) -> None:
     clock.now = 1000
     assert beat(owner) == frozenset()
-    assert owner.mine == ALL
+    assert owner.owned == ALL
 
 
 def test_steps_of_the_databases_clock_change_no_owner(owner: Ownership, other: Ownership, clock: Clock) -> None:
@@ -118,7 +118,7 @@ def test_steps_of_the_databases_clock_change_no_owner(owner: Ownership, other: O
     beat(other)
     clock.now = 12
     beat(other)
-    assert other.mine == frozenset()
+    assert other.owned == frozenset()
     assert seen("SELECT DISTINCT owner FROM salon_jobs_partition") == [(1,)]
 
 
@@ -137,33 +137,33 @@ def put(owner: int | None, *, epoch: int, beat: int = 0) -> None:
 def test_lost_rows_are_made_again(owner: Ownership) -> None:
     change("DELETE FROM salon_jobs_partition WHERE partition > 9")
     assert beat(owner) == frozenset(range(10, PARTITIONS))
-    assert owner.mine == ALL
+    assert owner.owned == ALL
 
 
 def test_earlier_row_of_ours_stays_ours(owner: Ownership) -> None:
     owner.release(ALL)
     beat(owner)
-    owner.doubt()
+    owner.suspend()
     put(1, epoch=1)
     assert beat(owner) == ALL, "what was read before is forgotten"
-    assert owner.mine == ALL
+    assert owner.owned == ALL
 
 
 def test_earlier_row_given_up_since_is_not_ours(owner: Ownership, other: Ownership, clock: Clock) -> None:
     owner.release(ALL)
     beat(other)
     put(1, epoch=1)
-    owner.doubt()
-    other.doubt()
+    owner.suspend()
+    other.suspend()
     beat(owner)
-    assert not owner.mine, "the other may not have noticed yet"
+    assert not owner.owned, "the other may not have noticed yet"
     assert beat(other) == ALL
     clock.now = 9.9
     beat(owner)
-    assert not owner.mine
+    assert not owner.owned
     clock.now = 10
     beat(owner)
-    assert owner.mine == ALL
+    assert owner.owned == ALL
 
 
 def test_partitions_taken_without_an_answer_are_owned(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,20 +178,20 @@ def test_partitions_taken_without_an_answer_are_owned(clock: Clock, monkeypatch:
         patched.setattr(queries, "take_partitions", take_and_lose)
         with pytest.raises(OperationalError):
             beat(owner)
-    owner.doubt()
+    owner.suspend()
     beat(owner)
-    assert owner.mine == ALL
+    assert owner.owned == ALL
 
 
 def test_outage_gives_other_relays_their_time_again(owner: Ownership, other: Ownership, clock: Clock) -> None:
     beat(other)
-    owner.doubt()
-    other.doubt()
+    owner.suspend()
+    other.suspend()
     assert not owner.holds
     assert owner.due_in_s == 0
     clock.now = 30
     beat(other)
-    assert not other.mine
+    assert not other.owned
     assert not beat(owner)
     assert owner.holds
 

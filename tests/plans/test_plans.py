@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.leases import UNUSED_BY_AN_END
+from salon_jobs.jobs.leases import END_DEFAULTS
 from salon_jobs.jobs.pruning import prune_old
 from salon_jobs.jobs.statistics import STORED_OUTCOMES
 from salon_jobs.worker.group_scanner import ClaimFilter, list_parameters
@@ -126,7 +126,7 @@ def test_groups_are_listed_by_steps(crowded: int) -> None:
 @pytest.mark.parametrize("ids", [[100], [100, 800]], ids=["one", "several"])
 def test_end_of_run_finds_rows_by_id(crowded: int, how: str, ids: list[int]) -> None:
     fences = {"ids": ids, "fences": [job_id ^ 1 for job_id in ids], "process_id": 2}
-    plan = nodes("end", {**UNUSED_BY_AN_END, **fences, "how": how})
+    plan = nodes("end", {**END_DEFAULTS, **fences, "how": how})
     assert_no_full_scan(plan)
     assert indexes(plan) <= {"salon_jobs_job_pkey", "salon_jobs_job_live_key", "salon_jobs_superseded_pkey"}
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from salon_jobs.access.objects import ALL_ROWS
+from salon_jobs.access.declared_objects import ALL_ROWS
 from salon_jobs.access.policies import Parent, store_access
 from salon_jobs.conf import settings as conf
 from tests.plans.explain import as_store

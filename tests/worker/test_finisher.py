@@ -17,7 +17,7 @@ from django.db import OperationalError, connection
 from salon_jobs import Snooze
 from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.core.records import ClaimedJob, JobState
-from salon_jobs.db.statements import is_held_up
+from salon_jobs.db.statements import is_lock_conflict
 from salon_jobs.jobs import control
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.process.heartbeat import application_name
@@ -437,7 +437,7 @@ def test_held_up_end_changes_nothing(work: Work, other: psycopg.Connection, verb
     hold_keys(other, work.stores[0], 1)
     with pytest.raises(OperationalError) as raised:
         RETURNS[verb](job, work.process_id)
-    assert is_held_up(raised.value)
+    assert is_lock_conflict(raised.value)
     assert (ends(), errors()) == ([("running", 1)], [])
 
 

@@ -13,7 +13,7 @@ from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 
 from salon_jobs.access.bootstrap import connect
-from salon_jobs.access.objects import Right, grantee, grants, identifier, on_columns, privileges
+from salon_jobs.access.declared_objects import Right, grantee, grants, identifier, on_columns, privileges
 from salon_jobs.access.policies import BOUND_OWNERS
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, SchemaMissing

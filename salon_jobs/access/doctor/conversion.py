@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 
 from salon_jobs.access.bootstrap import as_member
+from salon_jobs.access.declared_objects import PUBLIC, grantee, identifier, identifiers
 from salon_jobs.access.doctor.catalogue import Catalogue
 from salon_jobs.access.doctor.declaration import declare
 from salon_jobs.access.doctor.examination import fix, run
 from salon_jobs.access.doctor.roles import KINDS, OF_PUBLIC
-from salon_jobs.access.objects import PUBLIC, grantee, identifier, identifiers
 from salon_jobs.access.roles import SCHEMA, alter_defaults
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError

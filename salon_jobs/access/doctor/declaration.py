@@ -13,6 +13,7 @@ from django.db import connections, router
 from django.db.models import Model
 
 from salon_jobs.access.constraints import AccessConstraint, DatabaseForeignKey
+from salon_jobs.access.declared_objects import PUBLIC, FunctionAccess, Right, TableAccess, Trigger, identifier
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Relation
 from salon_jobs.access.job_tables import (
     FUNCTIONS,
@@ -23,7 +24,6 @@ from salon_jobs.access.job_tables import (
     job_function,
     table_access,
 )
-from salon_jobs.access.objects import PUBLIC, FunctionAccess, Right, TableAccess, Trigger, identifier
 from salon_jobs.access.operations.access import declarations
 from salon_jobs.access.policies import open_to_owners
 from salon_jobs.access.roles import DefaultPrivileges, RoleSpec, named_roles
@@ -83,7 +83,7 @@ class Declaration:
             if right.grantee == PUBLIC or (not self.roles.one_user and right.grantee not in exempt)
         }
 
-    def within_reach(self, rights: Iterable[Right]) -> set[Right]:
+    def of_runtime_roles(self, rights: Iterable[Right]) -> set[Right]:
         """Return the rights of runtime roles and PUBLIC."""
         return {right for right in rights if right.grantee == PUBLIC or right.grantee in self.runtime}
 

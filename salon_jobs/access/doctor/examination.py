@@ -8,9 +8,9 @@ from typing import Any, Final
 import psycopg
 
 from salon_jobs.access.bootstrap import as_member
-from salon_jobs.access.doctor import objects, parts, roles
+from salon_jobs.access.doctor import objects, roles, table_parts
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift
-from salon_jobs.access.doctor.crossings import find_crossings
+from salon_jobs.access.doctor.cross_store_rows import find_cross_store_rows
 from salon_jobs.access.doctor.declaration import declare, declare_tables
 from salon_jobs.access.doctor.session_settings import compare_settings
 from salon_jobs.access.doctor.store_keys import compare_store_keys
@@ -47,7 +47,7 @@ _OF_BOTH: Final = (
     objects.compare_tables,
     objects.compare_functions,
     objects.find_loopholes,
-    parts.compare_parts,
+    table_parts.compare_parts,
 )
 
 
@@ -74,7 +74,7 @@ def examine(connection: psycopg.Connection[Any], *, using: str, with_orphans: bo
         try:
             if with_orphans and catalogue.sees_all_rows:
                 with catalogue.unchanged():
-                    drifts += [*objects.find_orphans(catalogue), *find_crossings(catalogue, declared)]
+                    drifts += [*objects.find_orphans(catalogue), *find_cross_store_rows(catalogue, declared)]
         except psycopg.errors.InsufficientPrivilege:
             catalogue.sees_all_rows = False
         if with_orphans and not catalogue.sees_all_rows:
@@ -97,7 +97,7 @@ def examine_tables(connection: psycopg.Connection[Any], *, using: str) -> Examin
         drifts = (
             # Missing tables are for ``check_schema``.
             *(drift for drift in objects.compare_security(catalogue, declared) if drift.kind != "table"),
-            *parts.compare_policies(catalogue, declared),
+            *table_parts.compare_policies(catalogue, declared),
         )
     return Examination(database=catalogue.database, role=catalogue.role, drifts=drifts)
 

@@ -8,10 +8,10 @@ from typing import Final
 
 from django.apps import apps
 
+from salon_jobs.access.declared_objects import PUBLIC, FunctionAccess, Right, grantee, identifier, literal
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration, names_of_django
 from salon_jobs.access.job_tables import TABLES
-from salon_jobs.access.objects import PUBLIC, FunctionAccess, Right, grantee, identifier, literal
 
 
 def compare_security(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
@@ -97,7 +97,7 @@ def used_by_default(catalogue: Catalogue, declared: Declaration) -> set[Relation
     ordinary = {
         each.oid
         for each in catalogue.objects
-        if each.is_relation and each.owner == declared.owner and declared.within_reach(each.rights) <= by_default
+        if each.is_relation and each.owner == declared.owner and declared.of_runtime_roles(each.rights) <= by_default
     }
     of_django = {table for name, table in declared.relations.items() if name in names_of_django()}
     return {table for table in of_django if table.oid in ordinary} - {table for _, table in declared.present}
@@ -113,7 +113,7 @@ def find_undeclared_tables(catalogue: Catalogue, declared: Declaration) -> Itera
         # A column's sequence follows its table.
         if table.owner in (*declared.runtime, *declared.owner_roles) and not table.serves:
             yield from table.compare_owner(declared.owner)
-        rights = declared.within_reach(table.rights)
+        rights = declared.of_runtime_roles(table.rights)
         if not rights or table.kind in ("VIEW", "SEQUENCE"):
             continue
         by_role = {
@@ -149,11 +149,11 @@ def find_undeclared_views(catalogue: Catalogue, declared: Declaration) -> Iterab
     views = [
         each
         for each in catalogue.objects
-        if each.kind == "VIEW" and declared.is_loophole(each) and declared.within_reach(each.rights)
+        if each.kind == "VIEW" and declared.is_loophole(each) and declared.of_runtime_roles(each.rights)
     ]
     tables = dict(catalogue.rows("view_tables", views=[view.oid for view in views]))
     for view in views:
-        for name in sorted({right.grantee for right in declared.within_reach(view.rights)}):
+        for name in sorted({right.grantee for right in declared.of_runtime_roles(view.rights)}):
             # The migrator is restricted to one store in tables with stores' rows, and sees all rows of other tables,
             # such as the jobs.
             more = _open_to(view.owner, declared) - _open_to(name, declared)
@@ -270,7 +270,7 @@ def _find_undeclared_routines(
             yield from routine.compare_owner(declared.owner)
         if not declared.is_loophole(routine):
             continue
-        for name in sorted({right.grantee for right in declared.within_reach(routine.rights)}):
+        for name in sorted({right.grantee for right in declared.of_runtime_roles(routine.rights)}):
             if name != PUBLIC and routine.owner in declared.owner_roles:
                 continue  # extra_owners are declared to own such functions
             hint = "or give it to an owner named in ROLES['extra_owners'], or make it INVOKER"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from salon_jobs.access.declared_objects import PUBLIC, Right, grantee, identifier
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift
 from salon_jobs.access.doctor.declaration import Declaration
-from salon_jobs.access.objects import PUBLIC, Right, grantee, identifier
 from salon_jobs.access.roles import SCHEMA, alter_defaults, grant_owner
 
 # Abilities of the members of the predefined roles.

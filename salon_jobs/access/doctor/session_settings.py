@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from salon_jobs.access.declared_objects import identifier
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift
 from salon_jobs.access.doctor.declaration import Declaration
-from salon_jobs.access.objects import identifier
 from salon_jobs.access.policies import DEMAND_GUC, NO_STORE
 from salon_jobs.conf import settings as conf
 

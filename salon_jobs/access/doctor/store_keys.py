@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from salon_jobs.access.doctor import parts
+from salon_jobs.access.declared_objects import identifier
+from salon_jobs.access.doctor import table_parts
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.job_tables import TABLES
-from salon_jobs.access.objects import identifier
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 
@@ -34,12 +34,12 @@ def compare_store_keys(catalogue: Catalogue, declared: Declaration) -> Iterator[
     if not wrong:
         return
     dependents = catalogue.rows("parts", tables=[*found], kinds=["policy", "trigger"])
-    drops = [parts.drop(kind, name, tables[oid]) for oid, kind, name, *_ in dependents]
+    drops = [table_parts.drop(kind, name, tables[oid]) for oid, kind, name, *_ in dependents]
     makes: list[str] = []
     there = {row[1:3] for row in catalogue.rows("parts", tables=[*tables], kinds=["index", "constraint"])}
-    for part in parts.parts_of_models(catalogue, declared):
+    for part in table_parts.parts_of_models(catalogue, declared):
         if (part.kind, part.name) in there and (key.none_sql in part.text or key.pattern in part.text):
-            drops.append(parts.drop(part.kind, part.name, part.table))
+            drops.append(table_parts.drop(part.kind, part.name, part.table))
             makes += part.make
     functions = {f"{function.schema}.{function.name}" for function in declared.functions}
     drops += [

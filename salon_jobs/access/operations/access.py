@@ -11,6 +11,7 @@ from django.db.migrations.state import ProjectState
 from django.db.models import Model
 
 from salon_jobs.access.constraints import AccessConstraint, bound_owners
+from salon_jobs.access.declared_objects import FunctionAccess, grants, identifier, identifiers
 from salon_jobs.access.job_tables import (
     FUNCTIONS,
     TABLES,
@@ -20,7 +21,6 @@ from salon_jobs.access.job_tables import (
     job_function,
     table_access,
 )
-from salon_jobs.access.objects import FunctionAccess, grants, identifier, identifiers
 from salon_jobs.access.operations.base import DatabaseOperation, execute, schema_of
 from salon_jobs.access.policies import FAN_OUT_POLICY, OWNERS_POLICY, SUPPORT_POLICY
 from salon_jobs.conf import settings as conf

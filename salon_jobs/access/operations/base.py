@@ -19,7 +19,7 @@ from pgtrigger.compiler import Trigger, UpsertTriggerSql
 from pgtrigger.migrations import AddTrigger
 
 from salon_jobs.access.constraints import VALIDATE, row_by_row, row_security_of
-from salon_jobs.access.objects import identifier, identifiers, literal, trigger_schema
+from salon_jobs.access.declared_objects import identifier, identifiers, literal, trigger_schema
 from salon_jobs.db.connections import has_lock_timeout, holds_job_tables, lock_timeout
 
 

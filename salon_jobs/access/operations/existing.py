@@ -16,12 +16,12 @@ from django.db.migrations.state import ProjectState
 from django.db.models import Exists, Model, OuterRef, Subquery
 
 from salon_jobs.access.constraints import column_of
-from salon_jobs.access.objects import identifier, literal
+from salon_jobs.access.declared_objects import identifier, literal
 from salon_jobs.access.operations.base import DatabaseOperation, execute, schema_of
 from salon_jobs.core import events
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.core.events import log_event
-from salon_jobs.db.statements import is_held_up
+from salon_jobs.db.statements import is_lock_conflict
 from salon_jobs.tenancy.active import expect_no_rows
 
 R = TypeVar("R")
@@ -268,6 +268,6 @@ def _briefly(schema_editor: BaseDatabaseSchemaEditor, change: Callable[[], R], *
                 execute(schema_editor, *before)
                 return change()
         except OperationalError as error:
-            if attempt == ATTEMPTS or not is_held_up(error):
+            if attempt == ATTEMPTS or not is_lock_conflict(error):
                 raise
     raise AssertionError("unreachable")

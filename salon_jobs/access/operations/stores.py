@@ -14,7 +14,7 @@ from django.db.backends.signals import connection_created
 from django.db.migrations import RunPython
 from django.db.migrations.state import ProjectState, StateApps
 
-from salon_jobs.access.objects import identifier
+from salon_jobs.access.declared_objects import identifier
 from salon_jobs.access.policies import DEMAND_GUC, NO_STORE
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events

@@ -9,12 +9,12 @@ from typing import Any
 from django.db.models import Model
 
 from salon_jobs.access.constraints import AccessConstraint, StoreIsolation, column_of
-from salon_jobs.access.objects import identifier
+from salon_jobs.access.declared_objects import identifier
 from salon_jobs.conf import settings as conf
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class StorePaths:
     """Expressions for the stores of rows, from the models' declarations; ``table`` returns a model's table name."""
 
     declared: Mapping[type[Model], AccessConstraint]

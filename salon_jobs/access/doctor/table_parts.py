@@ -10,11 +10,11 @@ from django.apps import apps
 from django.db import connections, models
 
 from salon_jobs.access.constraints import SameStoreForeignKey, StoreIsolation
+from salon_jobs.access.declared_objects import identifier, identifiers
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.doctor.expressions import normal_form
 from salon_jobs.access.job_tables import TABLES
-from salon_jobs.access.objects import identifier, identifiers
 
 
 class Part(NamedTuple):
@@ -32,7 +32,7 @@ class Part(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """How to drop a kind of part, and the hint for an undeclared, missing or differing one.
+    """SQL to drop a kind of part, and the hint for an undeclared, missing or differing one.
 
     ``decides``: a person decides about a missing or differing one, and about an undeclared one if there is a hint.
     ``of_models``: an undeclared one is a drift only in the tables of salon_jobs.

@@ -30,9 +30,9 @@ from salon_jobs.core.errors import (
     WaitTimedOut,
 )
 from salon_jobs.core.records import EnqueueAction, JobState
-from salon_jobs.jobs import JobHandle, answers
-from salon_jobs.jobs.answers import AwaitedJobs, awaited
+from salon_jobs.jobs import JobHandle, result_waits
 from salon_jobs.jobs.flows import Flow, get_flow
+from salon_jobs.jobs.result_waits import AwaitedJobs, awaited
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker import finisher
 from salon_jobs.worker.worker import Worker
@@ -52,9 +52,9 @@ LISTENERS = (
 @pytest.fixture(autouse=True)
 def looking_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave waiting to notifications, and each test without a listener of another."""
-    monkeypatch.setattr(answers, "_LISTENS_ON_FOR_S", 0.0)
-    monkeypatch.setattr(answers, "_FIRST_LOOKS_S", (60.0,))
-    monkeypatch.setattr(answers, "_DEAF_LOOK_EVERY_S", 60.0)
+    monkeypatch.setattr(result_waits, "_LISTENS_ON_FOR_S", 0.0)
+    monkeypatch.setattr(result_waits, "_FIRST_LOOKS_S", (60.0,))
+    monkeypatch.setattr(result_waits, "_DEAF_LOOK_EVERY_S", 60.0)
     yield
     eventually(lambda: not has_answer_listener())
 
@@ -156,8 +156,8 @@ def test_looking_replaces_lost_notification(
 ) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": listens}
     monkeypatch.setattr(AwaitedJobs, "announce", lambda *_, **__: None)
-    monkeypatch.setattr(answers, "_FIRST_LOOKS_S", ())
-    monkeypatch.setattr(answers, "_LOOK_EVERY_S" if listens else "_DEAF_LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(result_waits, "_FIRST_LOOKS_S", ())
+    monkeypatch.setattr(result_waits, "_LOOK_EVERY_S" if listens else "_DEAF_LOOK_EVERY_S", 0.2)
     handle = tasks.kept_result.enqueue()
     with working(process_id):
         assert handle.wait(LIMIT_S) is None
@@ -305,7 +305,7 @@ def test_fork_listens_anew(process_id: int, hooks: Hooks) -> None:
     hooks.system = when_awaited
     with listening_worker(process_id), ThreadPoolExecutor(1) as threads:
         first = threads.submit(on_a_thread, tasks.kept_result.enqueue(note="before"))
-        eventually(lambda: answers._waiters.listening)
+        eventually(lambda: result_waits._waiters.listening)
         if not (child := os.fork()):
             os._exit(has_answer_listener())
         assert os.waitpid(child, 0)[1] == 0
@@ -315,13 +315,13 @@ def test_fork_listens_anew(process_id: int, hooks: Hooks) -> None:
 
 
 def test_remembered_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(result_waits, "_MOST_REMEMBERED", 3)
     jobs = AwaitedJobs()
     jobs.remember(f"awaited 1 2 x {'9' * 5000}")
     jobs.remember("awaited 3")
     assert jobs.holds([0, 2])
     assert not jobs.holds([3])
-    monkeypatch.setattr(answers, "_REMEMBERED_S", -1.0)
+    monkeypatch.setattr(result_waits, "_REMEMBERED_S", -1.0)
     jobs = AwaitedJobs()
     jobs.remember("awaited 1")
     jobs.remember("awaited")
