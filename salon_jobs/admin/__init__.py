@@ -15,7 +15,7 @@ from django.db.models import Model
 from salon_jobs import models
 from salon_jobs.core import lazy_names
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -97,7 +97,7 @@ def register(site: admin.AdminSite) -> None:
     URLs of the site are read, as in the module that makes the site. Raises ConfigurationError for anything but a site.
     """
     if not isinstance(site, admin.AdminSite):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"register takes an AdminSite, such as AdminSite(name='ops'), not {shown(site)}")
+        raise ConfigurationError(f"register takes an AdminSite, such as AdminSite(name='ops'), not {short_repr(site)}")
     missing = [(model, name) for model, name, _ in _PAGES if not site.is_registered(model)]
     for model, name in missing:
         site.register(model, type(name, (_LateAdmin,), {}))

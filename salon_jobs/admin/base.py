@@ -35,8 +35,7 @@ from salon_jobs.admin.reader import as_reader as as_reader  # noqa: PLC0414 - do
 from salon_jobs.admin.reader import reader as reader  # noqa: PLC0414
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
-from salon_jobs.core.text import shown as written
-from salon_jobs.core.text import visible_html
+from salon_jobs.core.text import short_repr, visible_html
 from salon_jobs.db.connections import schema_missing
 from salon_jobs.models import Job, Process
 from salon_jobs.tenancy.active import current_store_id
@@ -192,7 +191,7 @@ class ReaderAdmin(ModelAdmin):
         for selected in request.POST.getlist(ACTION_CHECKBOX_NAME):
             if not _can_be_key(self.opts.pk, selected):
                 said = gettext("Nothing was done: %(value)s is not the key of %(row)s.")
-                row = {"value": written(selected), "row": self.opts.verbose_name}
+                row = {"value": short_repr(selected), "row": self.opts.verbose_name}
                 messages.warning(request, said % row)
                 return None
         return super().response_action(request, queryset, *args, **kwargs)

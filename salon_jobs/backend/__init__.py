@@ -32,7 +32,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import as_uuid, check_text
 from salon_jobs.core.errors import ConfigurationError, OptionInvalid, TaskInvalid, suggest
 from salon_jobs.core.records import EnqueueAction
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.payload import Arguments
 from salon_jobs.jobs.results import JobHandle, load_result
@@ -59,7 +59,9 @@ async def await_result(result: TaskResult[..., Any], timeout: timedelta | float)
 
 def _handle_of(result: TaskResult[..., Any]) -> JobHandle:
     if (public_id := as_uuid(result.id)) is None:
-        raise OptionInvalid(f"result must be one of a task of salon_jobs.backend.SalonJobsBackend, not {shown(result)}")
+        raise OptionInvalid(
+            f"result must be one of a task of salon_jobs.backend.SalonJobsBackend, not {short_repr(result)}"
+        )
     job_id: int | None = getattr(result, "job_id", None)
     if job_id is None and (record := load_result(public_id)) is not None:
         job_id = record.id

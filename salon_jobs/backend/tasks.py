@@ -26,7 +26,7 @@ from salon_jobs.backend.framework import InvalidTask, Task, TaskContext
 from salon_jobs.backend.framework import task as django_task
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, suggest
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.jobs.options import EnqueueOptions, checked, our_option_for, raise_attribute_error, refuse_repetition
 
 P = ParamSpec("P")
@@ -165,7 +165,9 @@ def _refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
     for name in options:
         if name not in known:
             word = "run_after=…" if name in _DUE and "run_after" in known else our_option_for(name, known)
-            raise TypeError(f"a task has no option {shown(name)}; {f'use {word}' if word else suggest(name, known)}")
+            raise TypeError(
+                f"a task has no option {short_repr(name)}; {f'use {word}' if word else suggest(name, known)}"
+            )
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -201,9 +203,9 @@ def import_task(path: str) -> AnyTask:
     try:
         found = pkgutil.resolve_name(path)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"{shown(path)} cannot be imported: {error}") from error
+        raise ValueError(f"{short_repr(path)} cannot be imported: {error}") from error
     if not is_task(found):
-        raise ValueError(f"{shown(path)} is not a task")
+        raise ValueError(f"{short_repr(path)} is not a task")
     return found
 
 

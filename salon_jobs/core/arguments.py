@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 
 LAST_ID: Final = 2**63 - 1
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
@@ -20,7 +20,7 @@ def check_text(name: str, value: object, longest: int, *, least: int = 1) -> Non
     if not isinstance(value, str) or not least <= len(value) <= longest or _UNSTORABLE.search(value):
         raise OptionInvalid(
             f"{name} must be a string of {least} to {longest} characters without NUL or lone surrogates, "
-            f"not {shown(value)}"
+            f"not {short_repr(value)}"
         )
 
 
@@ -38,7 +38,7 @@ def one_or_several(
         if longest_key and isinstance(name, str):
             check_text("key", name, longest_key)
         elif not is_id(name) and not also(name):
-            raise OptionInvalid(f"{takes}, not {shown(name)}")
+            raise OptionInvalid(f"{takes}, not {short_repr(name)}")
     return found
 
 
@@ -58,13 +58,13 @@ def as_uuid(value: object) -> UUID | None:
 def check_id(name: str, value: object) -> None:
     """Reject a number that no row can have as its id. Raises OptionInvalid naming the field."""
     if not is_id(value):
-        raise OptionInvalid(f"{name} must be a whole number from 0 to {LAST_ID}, not {shown(value)}")
+        raise OptionInvalid(f"{name} must be a whole number from 0 to {LAST_ID}, not {short_repr(value)}")
 
 
 def checked_names(name: str, values: object, longest: int) -> list[str]:
     """Return one or several names of rows as a list. Raises OptionInvalid unless rows can have all of these names."""
     if not isinstance(values, Iterable):
-        raise OptionInvalid(f"{name} must be strings, not {shown(values)}")
+        raise OptionInvalid(f"{name} must be strings, not {short_repr(values)}")
     names: list[Any] = [values] if isinstance(values, (str, bytes)) else [*values]
     for each in names:
         check_text(name, each, longest)
@@ -74,9 +74,9 @@ def checked_names(name: str, values: object, longest: int) -> list[str]:
 def checked_ids(name: str, values: object) -> list[int]:
     """Return the ids of rows as a list. Raises OptionInvalid unless rows can have all of these ids."""
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes)):
-        raise OptionInvalid(f"{name} must be whole numbers, not {shown(values)}")
+        raise OptionInvalid(f"{name} must be whole numbers, not {short_repr(values)}")
     ids: list[Any] = [*values]
     for each in ids:
         if not is_id(each):
-            raise OptionInvalid(f"{name} must be whole numbers from 0 to {LAST_ID}; {shown(each)} is not")
+            raise OptionInvalid(f"{name} must be whole numbers from 0 to {LAST_ID}; {short_repr(each)} is not")
     return ids

@@ -8,7 +8,7 @@ from datetime import timedelta
 from random import Random, SystemRandom
 from typing import Final
 
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 
 _LONGEST: Final = timedelta(days=365)
 _SYSTEM_RNG: Final = SystemRandom()  # without state to share between threads or inherit from a parent process
@@ -30,10 +30,10 @@ class Backoff:
     def __post_init__(self) -> None:
         for name, value in (("base", self.base), ("cap", self.cap)):
             if not isinstance(value, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ValueError(f"Backoff.{name} must be a timedelta, not {shown(value)}")  # noqa: TRY004 - the one error
+                raise ValueError(f"Backoff.{name} must be a timedelta, not {short_repr(value)}")  # noqa: TRY004 - the one error
         for name, number in (("factor", self.factor), ("jitter", self.jitter)):
             if not isinstance(number, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ValueError(f"Backoff.{name} must be a number, not {shown(number)}")  # noqa: TRY004 - the one error
+                raise ValueError(f"Backoff.{name} must be a number, not {short_repr(number)}")  # noqa: TRY004 - the one error
         if self.base <= timedelta(0):
             raise ValueError(f"Backoff.base must be more than zero, not {self.base}")
         if not (math.isfinite(self.factor) and self.factor >= 1):

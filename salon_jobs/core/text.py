@@ -63,7 +63,7 @@ def beginning(text: str) -> tuple[str, int]:
     return encoded[:SHOWN_AT_FIRST].decode(errors="ignore"), len(encoded)
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return a foreign value for an error: like its ``repr``, but short, even if that raises."""
     try:
         text = _REPR.repr(value)

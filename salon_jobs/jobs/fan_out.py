@@ -17,7 +17,7 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.arguments import check_id, check_text
 from salon_jobs.core.errors import ConfigurationError, OptionInvalid, PayloadInvalid, UnknownFanOut
 from salon_jobs.core.records import FanOutProgress, FanOutResult, GivenStore
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
@@ -70,7 +70,7 @@ def fan_out(
     if conf.store_model is None:
         raise ConfigurationError("fan_out needs SALON_JOBS['STORE_MODEL']")
     if not isinstance(task, BoundTask) or not task.task.is_store_task:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise PayloadInvalid(f"fan_out needs a store task; {shown(task)} is not one")
+        raise PayloadInvalid(f"fan_out needs a store task; {short_repr(task)} is not one")
     if {STORE_ARGUMENT, task.task.payload.store_name} & arguments.keys():
         raise PayloadInvalid(f"task {task.task.name!r}: fan_out passes store_id itself, once per store")
     declared, using, key = task.task, alias_of(using), store_key()

@@ -18,7 +18,7 @@ from salon_jobs.core.arguments import check_id, check_text
 from salon_jobs.core.as_json import as_member
 from salon_jobs.core.errors import FlowInvalid, JobDoesNotExist, NoResult
 from salon_jobs.core.records import ActionResult, JobState
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import control, enqueue
@@ -107,13 +107,13 @@ class Flow:
         takes = "a member is the call of a task, such as fetch.call(url=url)"
         check_call(takes, call, FlowInvalid, of_djangos="let a member enqueue it")
         if when not in get_args(Condition):
-            raise FlowInvalid(f"when is 'succeeded', 'failed' or 'ended', not {shown(when)}")
+            raise FlowInvalid(f"when is 'succeeded', 'failed' or 'ended', not {short_repr(when)}")
         if refused := [name for name in _NO_KEYS if options.get(name) is not None]:
             raise FlowInvalid(f"members have no {refused[0]}: give the flow a key")
         earlier = tuple(dict.fromkeys(after if isinstance(after, Iterable) else [after]))
         for member in earlier:
             if not isinstance(member, Member):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise FlowInvalid(f"after takes what add() returned, not {shown(member)}")
+                raise FlowInvalid(f"after takes what add() returned, not {short_repr(member)}")
             if member.flow is not self and (self.id is None or member.flow.id != self.id):
                 raise FlowInvalid(f"{member.task!r} is a member of another flow, {member.flow!r}, not of {self!r}")
         if when != "succeeded" and not earlier:

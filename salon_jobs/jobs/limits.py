@@ -18,7 +18,7 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.arguments import check_text, checked_names
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult, GivenStore, StoreId
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.statements import run_raw
 from salon_jobs.jobs import enqueue, registry
@@ -237,7 +237,7 @@ def _set_paused(scopes: Iterable[str], values: dict[str, Any], refusal: str, usi
         kind, _, name = scope.partition(":")
         if kind not in Limit.Kind.values:
             raise OptionInvalid(
-                f"a scope is one of {', '.join(Limit.Kind.values)}, a colon and a name, not {shown(scope)}"
+                f"a scope is one of {', '.join(Limit.Kind.values)}, a colon and a name, not {short_repr(scope)}"
             )
         check_text(kind, name, _LONGEST)
         row, is_new = rows.get_or_create(kind=kind, name=name, defaults=values)
@@ -275,7 +275,7 @@ def limit(
         values["max_concurrency"] = LIFTED
     elif max_concurrency is not _Kept.KEPT:
         if max_concurrency is not None and (type(max_concurrency) is not int or not 0 <= max_concurrency < LIFTED):
-            raise OptionInvalid(f"max_concurrency must be a whole number from 0, not {shown(max_concurrency)}")
+            raise OptionInvalid(f"max_concurrency must be a whole number from 0, not {short_repr(max_concurrency)}")
         values["max_concurrency"] = max_concurrency
     if rate is not _Kept.KEPT:
         values["rate"] = None if rate is None else parse_rate(rate)

@@ -18,7 +18,7 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import OptionInvalid, TaskInvalid, suggest
 from salon_jobs.core.outcomes import DISCARDED, Cancelled, Errored, Retry
 from salon_jobs.core.records import JobKeyMode, StoreId
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.core.units import EARLIEST, LATEST, RATE_UNITS, in_seconds
 from salon_jobs.db.instants import from_project
 
@@ -33,22 +33,22 @@ def check_instant(name: str, value: object) -> datetime:
     """Return an aware datetime, or with ``USE_TZ = False`` a naive one made aware. Raises OptionInvalid for others."""
     instant = from_project(value) if isinstance(value, datetime) else None
     if instant is None or instant.tzinfo is None:
-        raise OptionInvalid(f"{name} must be an aware datetime, not {shown(value)}; give it a time zone")
+        raise OptionInvalid(f"{name} must be an aware datetime, not {short_repr(value)}; give it a time zone")
     if not EARLIEST <= instant <= LATEST:
-        raise OptionInvalid(f"{name} must lie between {EARLIEST} and {LATEST}, not at {shown(value)}")
+        raise OptionInvalid(f"{name} must lie between {EARLIEST} and {LATEST}, not at {short_repr(value)}")
     return instant
 
 
 def check_number(name: str, value: object, least: int, most: int) -> None:
     """Reject anything but a whole number in this range. Raises OptionInvalid naming the field."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {shown(value)}")
+        raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {short_repr(value)}")
 
 
 def check_flag(name: str, value: object) -> bool:
     """Return True or False; refuse anything else. Raises OptionInvalid naming the field."""
     if not isinstance(value, bool):
-        raise OptionInvalid(f"{name} must be True or False, not {shown(value)}")
+        raise OptionInvalid(f"{name} must be True or False, not {short_repr(value)}")
     return value
 
 
@@ -58,38 +58,40 @@ def check_duration(name: str, value: object, most_days: int = LONGEST_DAYS) -> N
         most_s = timedelta(days=most_days).total_seconds()
         is_seconds = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most_s
         remedy = f"; write timedelta(seconds={value})" if is_seconds else ""
-        raise OptionInvalid(f"{name} must be a timedelta from zero to {most_days:,} days, not {shown(value)}{remedy}")
+        raise OptionInvalid(
+            f"{name} must be a timedelta from zero to {most_days:,} days, not {short_repr(value)}{remedy}"
+        )
 
 
 def check_key_mode(name: str, value: object) -> None:
     """Reject anything but a mode of job keys. Raises OptionInvalid naming the field."""
     if value not in tuple(JobKeyMode):
-        raise OptionInvalid(f"{name} must be one of {', '.join(JobKeyMode)}, not {shown(value)}")
+        raise OptionInvalid(f"{name} must be one of {', '.join(JobKeyMode)}, not {short_repr(value)}")
 
 
 def check_ordered(name: str, value: object) -> None:
     """Reject anything but a way to keep the jobs of a key in order. Raises OptionInvalid naming the field."""
     if not isinstance(value, bool) and value != "skip_failed":
-        raise OptionInvalid(f"{name} must be True, False or 'skip_failed', not {shown(value)}")
+        raise OptionInvalid(f"{name} must be True, False or 'skip_failed', not {short_repr(value)}")
 
 
 def check_timeout(name: str, value: object) -> None:
     """Reject anything but a timedelta above zero. Raises OptionInvalid naming the field."""
     if not isinstance(value, timedelta) or value <= timedelta(0):
-        raise OptionInvalid(f"{name} must be a timedelta above zero, not {shown(value)}")
+        raise OptionInvalid(f"{name} must be a timedelta above zero, not {short_repr(value)}")
 
 
 def check_backoff(name: str, value: object) -> None:
     """Reject anything but a Backoff. Raises OptionInvalid naming the field."""
     if not isinstance(value, Backoff):
-        raise OptionInvalid(f"{name} must be a salon_jobs.Backoff, not {shown(value)}")
+        raise OptionInvalid(f"{name} must be a salon_jobs.Backoff, not {short_repr(value)}")
 
 
 def check_exceptions(name: str, value: object) -> None:
     """Reject anything but a tuple of exception classes. Raises OptionInvalid naming the field."""
     kinds = cast("tuple[object, ...]", value) if type(value) is tuple else (None,)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        raise OptionInvalid(f"{name} must be a tuple of exception classes, not {shown(value)}")  # pyright: ignore[reportUnknownArgumentType]
+        raise OptionInvalid(f"{name} must be a tuple of exception classes, not {short_repr(value)}")  # pyright: ignore[reportUnknownArgumentType]
 
 
 def check_rate(name: str, value: Any) -> float:
@@ -387,7 +389,7 @@ def parse_rate(rate: float | str, name: str = "rate") -> float:
         if 0 < value <= 1_000_000:
             return value
     allowed = 'a number of jobs per second above 0, or text such as "100/m" (of s, m, h and d)'
-    raise OptionInvalid(f"{name} must be {allowed}, not {shown(rate)}")
+    raise OptionInvalid(f"{name} must be {allowed}, not {short_repr(rate)}")
 
 
 # Options that a task declared at_most_once cannot have, and why.
@@ -405,7 +407,9 @@ def refuse_repetition(options: Mapping[str, object]) -> None:
     for name, why in _REPEATING.items():
         value = options.get(name)
         if value is not None and not (name == "max_attempts" and value == 1):
-            raise OptionInvalid(f"at_most_once does not go with {name}={shown(value)}, {why}: leave one of them out")
+            raise OptionInvalid(
+                f"at_most_once does not go with {name}={short_repr(value)}, {why}: leave one of them out"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Final
 
 from salon_jobs.core.error_report import shown_message
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.db import statements
 from salon_jobs.jobs.run import JobRun
 
@@ -28,7 +28,7 @@ class ProgressWriter:
         """Write this within a second, unless newer progress replaces it; in a worker only. Raises OptionInvalid."""
         for number in (done, 0 if total is None else total):
             if not (isinstance(number, int) and 0 <= number < 2**63):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise OptionInvalid(f"progress takes whole numbers from zero, not {shown(number)}")
+                raise OptionInvalid(f"progress takes whole numbers from zero, not {short_repr(number)}")
         if running.resets_session:
             with self._lock:
                 self._new[running] = (done, total, str(text))

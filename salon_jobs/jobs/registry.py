@@ -16,7 +16,7 @@ from salon_jobs.core.errors import TaskInvalid, UnknownTask, did_you_mean
 from salon_jobs.core.records import JobState, KeptResult, StoreId
 from salon_jobs.core.redaction import HIDDEN, redacted
 from salon_jobs.core.run_log import LoggedRun
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, NewJob, Timeouts
 
 
@@ -166,7 +166,7 @@ def get_declaration(name: str) -> TaskDeclaration:
         return _declarations[name]
     except (KeyError, TypeError):
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UnknownTask(f"the name of a task is a string, not {shown(name)}") from None
+            raise UnknownTask(f"the name of a task is a string, not {short_repr(name)}") from None
         raise UnknownTask(f"no task is named {name!r}{did_you_mean(name, _declarations)}") from None
 
 
@@ -174,13 +174,13 @@ def declaration_of(target: object) -> TaskDeclaration:
     """Return the declaration of a task: ours, or one of Django's whose backend is ours. Raises TaskInvalid."""
     if (other := other_backend_of(target)) is not None:
         raise TaskInvalid(
-            f"{shown(target)} is a task of {other}, not of salon_jobs.backend.SalonJobsBackend: see TASKS"
+            f"{short_repr(target)} is a task of {other}, not of salon_jobs.backend.SalonJobsBackend: see TASKS"
         )
     name, is_store_task = getattr(target, "name", None), getattr(target, "is_store_task", None)
     if not isinstance(target, type) and isinstance(name, str) and isinstance(is_store_task, bool):
         return cast("TaskDeclaration", target)
     if not is_djangos(target):
-        raise TaskInvalid(f"{shown(target)} is not a task; declare it with @task")
+        raise TaskInvalid(f"{short_repr(target)} is not a task; declare it with @task")
     return cast("TaskDeclaration", cast("Any", target).get_backend().declaration_of(target))
 
 

@@ -25,7 +25,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import JobCancelled, JobDoesNotExist, JobFailed, OptionInvalid, WaitRefused, WaitTimedOut
 from salon_jobs.core.events import logging_errors
 from salon_jobs.core.records import JobRecord, JobState
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.notify import CHANNEL, WakeUps
@@ -164,7 +164,7 @@ class Wait(ABC):
         try:
             self._timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
         except (TypeError, ValueError) as error:
-            raise OptionInvalid(f"timeout must be a timedelta or seconds, not {shown(timeout)}") from error
+            raise OptionInvalid(f"timeout must be a timedelta or seconds, not {short_repr(timeout)}") from error
         self._until = time.monotonic() + self._timeout_s
         # The job that is awaited now, of which the workers were told, and the result of the wait.
         self.job_id = 0

@@ -14,7 +14,7 @@ from django.db import transaction
 from salon_jobs.core.arguments import LAST_ID, as_uuid, is_id
 from salon_jobs.core.errors import JobDoesNotExist, NoResult, OptionInvalid
 from salon_jobs.core.records import AttemptError, EnqueueAction, JobRecord, JobState, Progress
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import to_project
@@ -114,7 +114,7 @@ def name_of(given: object) -> int | UUID:
     if (public_id := as_uuid(found)) is not None:
         return public_id
     raise OptionInvalid(
-        f"job_id must be the number of a job, from 0 to {LAST_ID}, or its public ID, not {shown(found)}"
+        f"job_id must be the number of a job, from 0 to {LAST_ID}, or its public ID, not {short_repr(found)}"
     )
 
 

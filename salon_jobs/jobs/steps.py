@@ -22,7 +22,7 @@ from django.db import transaction
 from salon_jobs.core.as_json import as_member, encode
 from salon_jobs.core.errors import LeaseLost, StepInvalid
 from salon_jobs.core.extensions import Extension
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.db.statements import run_raw
 from salon_jobs.jobs.payload import unquoted
 from salon_jobs.jobs.run import JobRun, refuse_broken_transaction
@@ -127,7 +127,9 @@ class Steps(Extension):
     def _taking(self, name: str) -> Generator[None]:
         """Take a name for this run, unless an error shows that the step is not done."""
         if not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable()):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise StepInvalid(f"the name of a step is a text of 1 to {_LONGEST_NAME} characters, not {shown(name)}")
+            raise StepInvalid(
+                f"the name of a step is a text of 1 to {_LONGEST_NAME} characters, not {short_repr(name)}"
+            )
         if name in self._taken:
             raise StepInvalid(
                 f"this run has done step {name!r} already: give each step a name of its own, such as f'{name}-{{id}}'"

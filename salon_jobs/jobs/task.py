@@ -21,7 +21,7 @@ from salon_jobs.core.arguments import check_text
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, SalonJobsError, TaskInvalid, UnknownTask
 from salon_jobs.core.records import GivenStore, StoreId
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.enqueue import JobContent
 from salon_jobs.jobs.options import (
@@ -68,7 +68,7 @@ def check_call(takes: str, call: object, error: type[SalonJobsError], *, of_djan
     Calling ``call`` of such a task runs it, so its return value may have been given here.
     """
     if not isinstance(call, Call):
-        raise error(f"{takes}, not {shown(call)}; the call() of a task of Django's runs it at once: {of_djangos}")
+        raise error(f"{takes}, not {short_repr(call)}; the call() of a task of Django's runs it at once: {of_djangos}")
 
 
 def follow_up(then: Call[...]) -> NewJob:
@@ -129,7 +129,7 @@ class BoundTask(Generic[P]):
         task, given = self.task, self.options
         for call in calls:
             if not isinstance(call, Call) or call.task != task.name:  # pyright: ignore[reportUnnecessaryIsInstance]
-                other = f"a call of {call.task!r}" if isinstance(call, Call) else shown(call)  # pyright: ignore[reportUnnecessaryIsInstance]
+                other = f"a call of {call.task!r}" if isinstance(call, Call) else short_repr(call)  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise PayloadInvalid(f"task {task.name!r}: enqueue_many got {other}; use its own call(...)")
             arguments = call.arguments
             keys = task.keys_for(arguments.store_id, arguments, given)
@@ -433,8 +433,8 @@ def _check_function(name: str | None, function: object) -> None:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TaskInvalid(f"{label}: the handler is a generator, so calling it would run nothing; remove the yield")
     if isinstance(function, str) and name is None:
-        raise TaskInvalid(f"pass a task's name as a keyword: name={shown(function)}")
+        raise TaskInvalid(f"pass a task's name as a keyword: name={short_repr(function)}")
     if not inspect.isfunction(function):
         raise TaskInvalid(
-            f"{label}: only a function declared with def or async def can be a task, not {shown(function)}"
+            f"{label}: only a function declared with def or async def can be a task, not {short_repr(function)}"
         )

@@ -20,7 +20,7 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.arguments import LAST_ID, as_uuid, is_id
 from salon_jobs.core.errors import did_you_mean
 from salon_jobs.core.records import StoreId
-from salon_jobs.core.text import bounded, shown, visible
+from salon_jobs.core.text import bounded, short_repr, visible
 from salon_jobs.jobs import registry
 from salon_jobs.process.health_server import parse_address
 
@@ -40,7 +40,7 @@ def row_id(text: str) -> int:
     with suppress(ValueError):
         if is_id(number := int(text)):
             return number
-    raise argparse.ArgumentTypeError(f"must be a whole number from 0 to {LAST_ID}, not {shown(text)}")
+    raise argparse.ArgumentTypeError(f"must be a whole number from 0 to {LAST_ID}, not {short_repr(text)}")
 
 
 def row_or_uuid(text: str) -> int | UUID:
@@ -49,7 +49,7 @@ def row_or_uuid(text: str) -> int | UUID:
         return row_id(text)
     if (uuid := as_uuid(text)) is not None:
         return uuid
-    raise argparse.ArgumentTypeError(f"must be a whole number from 0 to {LAST_ID} or a UUID, not {shown(text)}")
+    raise argparse.ArgumentTypeError(f"must be a whole number from 0 to {LAST_ID} or a UUID, not {short_repr(text)}")
 
 
 def store(text: str) -> StoreId:
@@ -57,7 +57,7 @@ def store(text: str) -> StoreId:
     try:
         return store_key().parse(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}, not {shown(text)}") from None
+        raise argparse.ArgumentTypeError(f"{error}, not {short_repr(text)}") from None
 
 
 def address(text: str) -> tuple[str, int]:
@@ -73,7 +73,7 @@ def log_level(text: str) -> str:
     try:
         level: str = read_log_level(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be {error}, not {shown(text)}") from error
+        raise argparse.ArgumentTypeError(f"must be {error}, not {short_repr(text)}") from error
     return level
 
 
@@ -96,7 +96,9 @@ def duration(text: str) -> timedelta:
         age = timedelta(**{_UNITS[unit]: int(number)})
         if age <= _LONGEST:
             return age
-    raise argparse.ArgumentTypeError(f"{shown(text)} is not a duration; write 90s, 30m, 12h, 7d or 2w, 36500d at most")
+    raise argparse.ArgumentTypeError(
+        f"{short_repr(text)} is not a duration; write 90s, 30m, 12h, 7d or 2w, 36500d at most"
+    )
 
 
 def iso_instant(text: str) -> datetime:
@@ -106,7 +108,7 @@ def iso_instant(text: str) -> datetime:
         if at.tzinfo is not None:
             return at
     raise argparse.ArgumentTypeError(
-        f"{shown(text)} is not an ISO 8601 instant with a time zone; write 2026-05-05T18:00:00Z"
+        f"{short_repr(text)} is not an ISO 8601 instant with a time zone; write 2026-05-05T18:00:00Z"
     )
 
 
@@ -117,7 +119,9 @@ def instant(text: str, direction: int = -1) -> datetime:
     with suppress(argparse.ArgumentTypeError):
         return iso_instant(text)
     example = "12 hours ago" if direction < 0 else "in 12 hours"
-    raise argparse.ArgumentTypeError(f"{shown(text)} is not a time; write 12h for {example}, or 2026-05-06T03:00+09:00")
+    raise argparse.ArgumentTypeError(
+        f"{short_repr(text)} is not a time; write 12h for {example}, or 2026-05-06T03:00+09:00"
+    )
 
 
 instant_ahead: Final = partial(instant, direction=1)
@@ -134,7 +138,7 @@ def unknown_names(options: Mapping[str, Any]) -> Iterator[str]:
         for name in [value] if isinstance(value, str) else value or ():
             if name not in names:
                 hint = did_you_mean(name, names)
-                yield f"note: --{kind} {shown(name)}: no task of this release {_HAS[kind]}{hint}"
+                yield f"note: --{kind} {short_repr(name)}: no task of this release {_HAS[kind]}{hint}"
 
 
 class ShortParser(CommandParser):

@@ -16,7 +16,7 @@ from salon_jobs.core.arguments import check_text, checked_ids
 from salon_jobs.core.destinations import LONGEST, parse_destination
 from salon_jobs.core.errors import MessageInvalid, OptionInvalid
 from salon_jobs.core.records import ActionResult, MessageStatus
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import from_project
@@ -118,7 +118,7 @@ def unpark(
     given.
     """
     if not isinstance(aggregates, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise OptionInvalid(f"aggregates are pairs of aggregate type and aggregate ID, not {shown(aggregates)}")
+        raise OptionInvalid(f"aggregates are pairs of aggregate type and aggregate ID, not {short_repr(aggregates)}")
     named: dict[tuple[str, str], None] = {}
     for each in aggregates:
         match each:
@@ -127,7 +127,9 @@ def unpark(
                 check_text("aggregate_id", id_, LONGEST, least=0)
                 named[type_, id_] = None
             case _:  # pyright: ignore[reportUnnecessaryComparison]
-                raise OptionInvalid(f"an aggregate is a pair of aggregate type and aggregate ID, not {shown(each)}")
+                raise OptionInvalid(
+                    f"an aggregate is a pair of aggregate type and aggregate ID, not {short_repr(each)}"
+                )
     if aggregate_type is not None:
         check_text("aggregate_type", aggregate_type, LONGEST)
     if bool(named) == bool(aggregate_type):
@@ -276,10 +278,10 @@ def _set_paused(
     names: Sequence[str], values: Mapping[str, Any], refusal: str, using: str | None
 ) -> list[ActionResult[str]]:
     if not isinstance(names, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise MessageInvalid(f"aggregate_type must be a string, not {shown(names)}")
+        raise MessageInvalid(f"aggregate_type must be a string, not {short_repr(names)}")
     for name in names:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise MessageInvalid(f"aggregate_type must be a string, not {shown(name)}")
+            raise MessageInvalid(f"aggregate_type must be a string, not {short_repr(name)}")
         parse_destination(name)
     alias = alias_of(using)
     rows, changed = DestinationState.objects.using(alias), set[str]()
@@ -332,7 +334,7 @@ class MessageCriteria:
         for name in ("since", "until"):
             instant: object = getattr(self, name)
             if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
-                raise OptionInvalid(f"{name} must be a datetime with a time zone, not {shown(instant)}")
+                raise OptionInvalid(f"{name} must be a datetime with a time zone, not {short_repr(instant)}")
         statuses: Any = self.statuses
         if not isinstance(statuses, Collection) or not statuses or set(map(str, self.statuses)) - set(_REPLAYABLE):
             raise OptionInvalid("statuses must be some of published, failed and skipped")
@@ -376,7 +378,7 @@ def replay_messages(
     and without ``requested_by`` and ``reason``.
     """
     if not isinstance(criteria, MessageCriteria):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise OptionInvalid(f"pass a MessageCriteria, not {shown(criteria)}")
+        raise OptionInvalid(f"pass a MessageCriteria, not {short_repr(criteria)}")
     criteria.check()
     if not dry_run:
         if not (requested_by and reason):

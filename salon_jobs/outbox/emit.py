@@ -17,7 +17,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.as_json import encode
 from salon_jobs.core.destinations import LONGEST, RESERVED, parse_destination, place_of
 from salon_jobs.core.errors import EmitRefused, MessageInvalid
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.core.tracing import Sent, current_headers, is_traced, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of, translated_errors
@@ -177,10 +177,10 @@ def _message(draft: Draft, trace: Mapping[str, str], producer: str) -> OutgoingM
 
 def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
     if not isinstance(headers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise MessageInvalid(f"headers must be a dict of strings to strings, not {shown(headers)}")
+        raise MessageInvalid(f"headers must be a dict of strings to strings, not {short_repr(headers)}")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise MessageInvalid(f"headers must be a dict of strings to strings; {shown(name)} is not")
+            raise MessageInvalid(f"headers must be a dict of strings to strings; {short_repr(name)} is not")
         if not name or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
             raise MessageInvalid(f"headers: the name {name!r} must be only ASCII letters, digits, '-' and '_'")
         if name.lower() in RESERVED:

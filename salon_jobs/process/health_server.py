@@ -17,7 +17,7 @@ from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError
 from salon_jobs.core.events import logger
 from salon_jobs.core.metrics import Sample
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.core.vital import exits_on_error
 from salon_jobs.process.exposition import exposition
 
@@ -98,7 +98,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """Parse ``HOST:PORT`` (``[::1]:8080`` too). Raises ValueError naming the expected form."""
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"expected HOST:PORT, such as 127.0.0.1:8080, not {shown(text)}")
+        raise ValueError(f"expected HOST:PORT, such as 127.0.0.1:8080, not {short_repr(text)}")
     return host.strip("[]"), int(port)
 
 

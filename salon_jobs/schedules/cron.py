@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from croniter import CroniterError, croniter
 
 from salon_jobs.core.errors import CronInvalid
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.core.units import as_utc
 
 _MINUTE: Final = timedelta(minutes=1)
@@ -204,7 +204,7 @@ _FIELDS: Final = (
 def _checked_fields(line: object) -> list[str]:
     """Split ``line`` into its five fields and check each. Raises CronInvalid naming field and remedy."""
     if not isinstance(line, str):
-        raise CronInvalid(f"a cron line is a string such as '0 18 * * *', not {shown(line)}")
+        raise CronInvalid(f"a cron line is a string such as '0 18 * * *', not {short_repr(line)}")
     texts = line.split()
     if plain := _ALIASES.get(line.strip().lower()):
         raise CronInvalid(f"cron line {line!r} is an alias; write {plain!r}")
@@ -235,7 +235,7 @@ def _checked_fields(line: object) -> list[str]:
 def find_zone(name: object) -> ZoneInfo:
     """Return the time zone of this IANA name. Raises CronInvalid for a zone that this machine does not know."""
     if not isinstance(name, str):
-        raise CronInvalid(f"a time zone is given by its IANA name such as 'Asia/Tokyo', not {shown(name)}")
+        raise CronInvalid(f"a time zone is given by its IANA name such as 'Asia/Tokyo', not {short_repr(name)}")
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:  # unknown; malformed or outside the database; a directory

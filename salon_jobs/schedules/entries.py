@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from salon_jobs.core.errors import CronInvalid, PayloadInvalid, TaskInvalid
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.core.units import as_utc
 from salon_jobs.jobs import registry
 from salon_jobs.schedules.cron import CronExpression, expression_of
@@ -64,7 +64,7 @@ class CronEntry:
         given = self.payload
         payload: dict[str, Any] = given(tick) if callable(given) else copy.deepcopy(dict(given or {}))
         if not isinstance(payload, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise CronInvalid(f"cron entry {self.name!r}: payload must return a dict, not {shown(payload)}")
+            raise CronInvalid(f"cron entry {self.name!r}: payload must return a dict, not {short_repr(payload)}")
         return payload
 
 
@@ -143,18 +143,20 @@ def cron(
     task_name: str = cast("Any", target).module_path if task is None else task.name
     name = task_name if name is None else name
     if not isinstance(name, str) or not name.strip() or "\0" in name or len(name) > _NAME_LENGTH:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CronInvalid(f"the name of a cron entry is a string of 1 to {_NAME_LENGTH} characters, not {shown(name)}")
+        raise CronInvalid(
+            f"the name of a cron entry is a string of 1 to {_NAME_LENGTH} characters, not {short_repr(name)}"
+        )
     backfill = timedelta() if backfill is None else backfill
     if not isinstance(backfill, timedelta) or backfill < timedelta():  # pyright: ignore[reportUnnecessaryIsInstance]
         raise CronInvalid(
-            f"cron entry for {task_name!r}: backfill is a timedelta of zero or more, not {shown(backfill)}"
+            f"cron entry for {task_name!r}: backfill is a timedelta of zero or more, not {short_repr(backfill)}"
         )
     if not isinstance(overlap, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CronInvalid(f"cron entry for {task_name!r}: overlap is True or False, not {shown(overlap)}")
+        raise CronInvalid(f"cron entry for {task_name!r}: overlap is True or False, not {short_repr(overlap)}")
     given = cast("Any", payload)
     if not (given is None or isinstance(given, Mapping) or callable(given)):
         raise CronInvalid(
-            f"cron entry for {task_name!r}: payload is a dict or a function of the tick, not {shown(given)}"
+            f"cron entry for {task_name!r}: payload is a dict or a function of the tick, not {short_repr(given)}"
         )
     entry = CronEntry(
         name=name,

@@ -24,7 +24,7 @@ from salon_jobs.core.errors import CronInvalid, SalonJobsError, did_you_mean, re
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import ActionResult
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.read_only import failed_read_only
@@ -212,7 +212,7 @@ def run_cron_entry(name: str) -> JobHandle:
     if isinstance(name, str) and (other := cron_entries.left_out.get(name)) is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise CronInvalid(f"cron entry {name!r} starts nothing here: its task is one of {other}; see TASKS")
     if not isinstance(name, str) or name not in entries:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CronInvalid(f"no cron entry {shown(name)} is declared in this process{did_you_mean(name, entries)}")
+        raise CronInvalid(f"no cron entry {short_repr(name)} is declared in this process{did_you_mean(name, entries)}")
     try:
         job = job_of(entries[name], datetime.now(UTC))
     except SalonJobsError:

@@ -17,7 +17,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import check_text, one_or_several
 from salon_jobs.core.errors import EnqueueRefused, OptionInvalid, PayloadInvalid
 from salon_jobs.core.records import ActionResult
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.core.units import gettext_noop
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of, translated_errors
@@ -83,7 +83,7 @@ def schedule(
     if every is not None:
         check_duration("every", every)
         if every < _LEAST_EVERY:
-            raise OptionInvalid(f"every must be a second or more, not {shown(every)}")
+            raise OptionInvalid(f"every must be a second or more, not {short_repr(every)}")
     check_text("key", key, _LONGEST)
     check_duration("jitter", jitter)
     check_flag("overlap", overlap)
@@ -191,7 +191,7 @@ def run_schedule(schedule: str | int | ScheduleHandle, *, by: str = "", using: s
     with transaction.atomic(using=(alias := alias_of(using))):
         found = _change(given, "find", using=alias)
         if not found:
-            raise OptionInvalid(f"{shown(schedule)}: {_NOT_FOUND}")
+            raise OptionInvalid(f"{short_repr(schedule)}: {_NOT_FOUND}")
         id_, _, store_id, task_name, payload, *_ = found[0]
         job = registry.get_declaration(task_name).stored_job(store_id, payload)
         [(now,)] = statements.rows("schedule_clock", using=alias)

@@ -19,7 +19,7 @@ from psycopg import Connection
 
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.core.records import GivenStore, StoreId
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.db.connections import alias_of, in_transaction, is_lost
 from salon_jobs.db.internals import is_only_block
 from salon_jobs.db.session import discard, guard_of
@@ -249,7 +249,7 @@ def tenant_context(
             raise TenantContextError("scope='session' holds no transaction: pass atomic=False")
         return TenantContext(partial(SessionContext, store=store, switch=switch), using, holds=True)
     if scope != "transaction":
-        raise TenantContextError(f"scope must be 'transaction' or 'session', not {shown(scope)}")
+        raise TenantContextError(f"scope must be 'transaction' or 'session', not {short_repr(scope)}")
     return TenantContext(partial(ActiveContext, store=store, atomic=atomic, switch=switch), using, holds=atomic)
 
 

@@ -11,7 +11,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.core.records import StoreId
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.db.connections import at_transaction_start, in_transaction, plain_cursor
 from salon_jobs.db.statements import in_one_trip
 
@@ -21,7 +21,7 @@ def as_store(store_id: object) -> StoreId:
     try:
         return store_key().parse(store_id)
     except ValueError as error:
-        raise TenantContextError(f"store_id {error}, not {shown(store_id)}") from None
+        raise TenantContextError(f"store_id {error}, not {short_repr(store_id)}") from None
 
 
 SET_LOCAL: Final = "SELECT set_config(%s, %s, true)"

@@ -13,7 +13,7 @@ from salon_jobs.core import events, metrics
 from salon_jobs.core.errors import NotReady, did_you_mean
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import OTHER, Sample, Timings
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.core.units import with_noun
 from salon_jobs.core.vital import exits_on_error
 from salon_jobs.db.pools import refuse_small_pool
@@ -287,7 +287,7 @@ class Supervisor:
     def _report_burst(self) -> None:
         """Log how many runs ended; if none did, also the queues without a task: their names may be misspelt."""
         runs, known = self._totals.runs, registry.queue_names()
-        unknown = [f"{shown(name)}{did_you_mean(name, known)}" for name in self._queues if name not in known]
+        unknown = [f"{short_repr(name)}{did_you_mean(name, known)}" for name in self._queues if name not in known]
         if runs or not unknown:
             log_event(logging.INFO, events.BURST_ENDED, runs=runs)
         else:

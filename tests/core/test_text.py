@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, LeaseLost, SalonJobsError, StoreRefused, did_you_mean, suggest
-from salon_jobs.core.text import bounded, shown, visible, visible_html, visible_json, visible_lines
+from salon_jobs.core.text import bounded, short_repr, visible, visible_html, visible_json, visible_lines
 
 # ESC, DEL, the C1 CSI, NEL, both separators, and what changes the direction of text.
 UNSEEN = "\x1b\x7f\x9b\x85\u2028\u2029\u202a\u202e\u2066\u2069\u200b\ufeff\U000e0041\ud800"
@@ -80,14 +80,14 @@ def test_long_text_keeps_both_ends() -> None:
     ids=["str", "bytes", "int", "object", "list", "dict", "unseen"],
 )
 def test_any_value_is_shown_short(value: object) -> None:
-    text = shown(value)
+    text = short_repr(value)
     assert text
     assert len(text) < 2000
     assert not any(each in text for each in UNSEEN)
 
 
 def test_value_without_repr() -> None:
-    assert shown(Unshowable()).startswith("<Unshowable instance at ")
+    assert short_repr(Unshowable()).startswith("<Unshowable instance at ")
 
 
 def test_texts_of_errors_are_bounded() -> None:

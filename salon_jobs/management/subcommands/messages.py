@@ -16,7 +16,7 @@ from salon_jobs.brokers.broker import filter_codes
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import MessageStatus
 from salon_jobs.core.redaction import redacted
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.core.units import with_noun
 from salon_jobs.dashboard.relays import message_page, why_not_sent
 from salon_jobs.management.arguments import add_options, row_id
@@ -37,7 +37,9 @@ def _message_id(text: str) -> int | UUID:
     try:
         return UUID(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a message ID: neither a number nor a UUID") from error
+        raise argparse.ArgumentTypeError(
+            f"{short_repr(text)} is not a message ID: neither a number nor a UUID"
+        ) from error
 
 
 def _matching(console: Console, status: str | None) -> tuple[QuerySet[Message], bool]:

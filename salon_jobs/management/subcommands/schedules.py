@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from rich.text import Text
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.text import shown
+from salon_jobs.core.text import short_repr
 from salon_jobs.core.units import duration
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
@@ -65,7 +65,7 @@ class ChangeSchedules(Subcommand):
         if row is None:
             of = "" if conf.store_model is None else " of this store" if store_id else " without a store"
             hint = "; for a schedule of a store, add --store" if conf.store_model is not None and not store_id else ""
-            raise CommandError(f"no schedule{of} has the key {shown(key)}{hint}")
+            raise CommandError(f"no schedule{of} has the key {short_repr(key)}{hint}")
         if action == "run":
             with context_of(row.store_id):
                 handle = run_schedule(row.pk, by=os_user())
