@@ -3,11 +3,12 @@
 -- store_ids may have one for all. options holds the rest by name, for all of them: the columns that an enqueue sets,
 -- run_in, expires_in, job_key_mode and max_wait; of a single job, its keys and public_id as well. Returns a row for
 -- each job that was added or already there: without keys in the given order, with keys in any. With unsafe_dedupe, a
--- key is missing from the result if its holder changed meanwhile: call again.
+-- key is missing from the result if its holder changed in the meantime: call again.
 -- With max_wait, replacing a waiting job postpones it no further than that after it was added.
 -- With unique_for, which is for one job, its mark comes first: the first enqueue in the period writes it, and calls this
 -- function without the option; the others find it, those at the same time after waiting for the first one's commit.
--- They return the first one's job as kept, and read it before they would lock it, so that they wait for nobody else.
+-- They return the first one's job as kept, and read it before they would lock it, so that they wait for no other
+-- holder.
 -- A job that already waits under the key keeps its own public id; one without gets this one. A running job that keeps
 -- the key (unsafe_dedupe) is not changed. A public id belongs to one job for as long as its result is kept: the new job
 -- would hide that result, and could not keep its own. That check comes last, after the wait for any live job of that

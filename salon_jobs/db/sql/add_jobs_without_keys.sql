@@ -1,6 +1,6 @@
 -- Add jobs of one task without keys by salon_jobs_add_jobs, in the caller's transaction; returns their ids in the given
 -- order. Parameters: as add_jobs.sql. The ids come as one value: for each packet of rows, a client that prepares the
--- next jobs meanwhile would wait for the interpreter's lock.
+-- next jobs at the same time would wait for the interpreter's lock.
 -- Locks: none. Role: web (own store or none), worker.
 SELECT array_agg(job_id)
   FROM salon_jobs_add_jobs(

@@ -1,5 +1,5 @@
 -- Define salon_jobs_cancel: operator_cancel including running jobs, for the web role, which may not change a
--- running job itself. Returns the ids that were cancelled, or whose process is asked to end them.
+-- running job itself. Returns the ids that were cancelled, and those that their process is asked to end.
 -- Locks: the rows, in id order; run it in a transaction of its own.
 -- SECURITY DEFINER, so it restricts itself to the caller's current store.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_cancel(ids bigint[]) RETURNS SETOF bigint

@@ -1,6 +1,6 @@
--- Define salon_jobs_change_schedules (version 1), which pauses, resumes or deletes schedules, given by id, or by key
--- those of the current store (of none without one), or records that somebody ran one now: verb is "pause", "resume",
--- "delete", "find" or "ran", which takes the job. Returns each that it found, and whether that changed it.
+-- Define salon_jobs_change_schedules (version 1), which pauses, resumes or deletes schedules, given by id, or by key in
+-- the current store (without a store: schedules of none), or records that a user ran one now: verb is "pause",
+-- "resume", "delete", "find" or "ran", which takes the job. Returns each that it found, and whether that changed it.
 -- A schedule that is resumed owes no tick from before.
 -- SECURITY DEFINER, since the web role may change none itself. A role that may not either changes those of the current
 -- store, or without a store those of none.

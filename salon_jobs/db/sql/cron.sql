@@ -1,6 +1,6 @@
 -- name: cron_states
--- Read the database's time, and of each known entry the time after which its ticks may still have to fire (of one that
--- is paused, none of those so far) and the line that overrides the declared one.
+-- Read the database's time, and for each known entry the time after which its ticks may still have to fire (for a
+-- paused one, now) and the line that overrides the declared one.
 -- Locks: none. Role: worker.
 SELECT clock_timestamp(), e.name,
        CASE WHEN e.paused_at IS NULL THEN greatest(e.registered_at, e.last_tick_at) ELSE clock_timestamp() END,
@@ -27,9 +27,9 @@ ON CONFLICT (entry, tick_at) DO UPDATE SET fired_at = clock_timestamp(), outcome
 RETURNING id
 
 -- name: cron_unfinished
--- Tell whether a job of an entry is queued or running: that of its last tick, which may have been there before; or one
--- of its task that an older tick or somebody by hand has added, which is of no other entry and of no schedule. Only for
--- entries that may not overlap, in the transaction that has claimed the tick.
+-- Tell whether a job of an entry is queued or running: that of its last tick, which may have been there before; or a
+-- job of its task that an older tick or a run by hand has added, and that belongs to no other entry and no schedule.
+-- Only for entries that may not overlap, in the transaction that has claimed the tick.
 -- Locks: none. Role: worker.
 SELECT EXISTS (
     SELECT FROM salon_jobs_job j
@@ -47,8 +47,8 @@ SELECT EXISTS (
 )
 
 -- name: cron_results
--- List the cron entries with the line that overrides the declared one, who set it and when, their last tick, whether its
--- job is still there, and what became of it so far (ended: see schedule_results).
+-- List the cron entries with the line that overrides the declared one, who set it and when, their last tick, whether
+-- its job still exists, and its outcome so far (ended: see schedule_results).
 -- Locks: none. Role: operator, worker.
 SELECT e.name, e.line, e.overridden_by, e.overridden_at, t.tick_at, t.fired_at, j.id,
        coalesce(nullif(concat_ws(': ', j.state, nullif(j.reason, '')), ''), nullif(t.outcome, ''),

@@ -64,9 +64,9 @@ WITH RECURSIVE one AS (
 SELECT error_class FROM one WHERE error_class IS NOT NULL LIMIT 50
 
 -- name: failure_kinds
--- List failures by kind: what the jobs have in common, the newest job, when the first and the last of them failed, and
--- their number. Counts and times come from the newest %(most)s jobs and the oldest one. At most %(kinds)s kinds, in the
--- order of their fingerprints. It steps from kind to kind (a loose index scan).
+-- List failures by kind: the columns that its jobs share, the newest job, when the first and the last of them failed,
+-- and their number. Counts and times come from the newest %(most)s jobs and the oldest one. At most %(kinds)s kinds, in
+-- the order of their fingerprints. It steps from kind to kind (a loose index scan).
 -- Locks: none. Role: operator, worker; web for its store.
 WITH RECURSIVE kind AS (
     (SELECT fingerprint FROM salon_jobs_job
@@ -96,7 +96,8 @@ SELECT b.fingerprint, newest.task, newest.error_class, least(counted.first_at, o
        SELECT e.message FROM salon_jobs_job_error e WHERE e.job_id = newest.id ORDER BY e.id DESC LIMIT 1) error ON true
 
 -- name: bounded_totals
--- Count what waits for an operator, each up to %(most)s: failed jobs, parked aggregates, rejected incoming messages.
+-- Count the rows that wait for an operator, each up to %(most)s: failed jobs, parked aggregates, rejected incoming
+-- messages.
 -- Locks: none. Role: operator, worker.
 SELECT (SELECT count(*) FROM (SELECT FROM salon_jobs_job WHERE state = 'failed' LIMIT %(most)s) failed),
        (SELECT count(*) FROM (SELECT FROM salon_jobs_inbox WHERE status = 'rejected' LIMIT %(most)s) aside),

@@ -1,6 +1,6 @@
 -- name: doctor_default_privileges
--- Return other roles' default privileges on what these roles create, each with the schema that it is limited to. If none
--- are stored, PUBLIC has those that the server gives it on functions and types.
+-- Return other roles' default privileges on objects that these roles create, each with the schema to which it is
+-- limited. If none are stored, PUBLIC has the server's own defaults on functions and types.
 -- Locks: none. Role: any.
 SELECT r.rolname, coalesce(n.nspname, ''), d.kind, coalesce(g.rolname, 'PUBLIC'), a.privilege_type
   FROM pg_roles r

@@ -22,7 +22,7 @@
 -- and claimed_at when it was claimed, if its handler was called. Returns the attempts as they were during the run.
 -- Read by id alone, and fenced, as by finish_many (finish.sql).
 -- Locks: the rows, in ascending order, and waits for transactions that have enqueued under their keys: run it with
--- wait_briefly. A job committed meanwhile under the same key raises a unique violation: run it again.
+-- wait_briefly. A job committed in the meantime under the same key raises a unique violation: run it again.
 -- Role: worker.
 WITH mine AS MATERIALIZED (
     SELECT j.id, j.attempts, c.charged, c.begun,

@@ -10,7 +10,7 @@
 -- of its id and its lease: since leases are random, no other run has it. The server looks it up by hash, where pairs of
 -- two arrays could be joined by comparing each with each; without COALESCE the planner would estimate each element, a
 -- tenth of the whole. Ended by ctid, which the lock keeps stable, it takes a third less time. A row that was changed
--- meanwhile has another ctid, and is left like a locked one.
+-- in the meantime has another ctid, and is left like a locked one.
 -- Not prepared: a generic plan knows nothing of the arrays and compares each with each (ten times slower).
 WITH mine AS MATERIALIZED (
     SELECT j.id, j.ctid AS place

@@ -1,5 +1,5 @@
--- Define salon_jobs_get_result (version 1): job_record for a public id, whatever its store. Anyone who has the id may
--- read the job; ids are random (122 bits), and nothing lists them.
+-- Define salon_jobs_get_result (version 1): job_record for a public id, in any store. Anyone who has the id may read
+-- the job; ids are random (122 bits), and nothing lists them.
 -- SECURITY DEFINER, since a web process reads results of system jobs, and those of a store even if it is not set.
 -- enable_seqscan: a plan made while the tables are empty would later read all of them.
 -- Locks: none.

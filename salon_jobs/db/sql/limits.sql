@@ -20,7 +20,7 @@ SELECT queue, task, store_id, concurrency_key, count(*)
 
 -- name: read_tokens
 -- Return how many jobs may start now in each scope with a rate: its bucket, which the scope's lock protects. It holds
--- burst tokens, and fills at the rate; one that has no row is full.
+-- burst tokens, and fills at the rate; a bucket without a row is full.
 -- Locks: none. Role: worker.
 SELECT s.scope,
        s.burst - s.rate * greatest(0, extract(epoch FROM coalesce(r.full_at - clock_timestamp(), '0')))::float8

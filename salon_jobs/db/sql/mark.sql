@@ -1,7 +1,7 @@
 -- name: mark_published
 -- Mark messages that the broker has acknowledged, and unblock their aggregates. They were sent, even if the partition
--- has changed owners or an operator has skipped them meanwhile. Only the rows with these message ids: a primary that
--- lost its last transactions gives out the ids again.
+-- has changed owners or an operator has skipped them in the meantime. Only the rows with these message ids: a primary
+-- that lost its last transactions gives out the ids again.
 -- Read by id alone: IS TRUE makes it no join, so the index of message ids, whose entries lie anywhere, is not used, and
 -- the message ids are kept in a hash table. The planner would estimate each element of an array of constants, which
 -- costs more than comparing them. The subqueries in the DELETE run only for rows found by head.

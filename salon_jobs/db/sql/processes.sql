@@ -48,7 +48,7 @@ SELECT extract(epoch FROM pg_postmaster_start_time())::float8, pg_is_in_recovery
 -- name: delete_process
 -- Delete a process's row if its heartbeat is still too old, or in any case (NULL) because its supervisor saw it die.
 -- Waits for a claim in flight (KEY SHARE); a later claim finds no row and claims nothing. Returns one row when the
--- process may be considered dead: what it was, or NULL if its row was gone already.
+-- process may be considered dead: its row, or NULL if that was already gone.
 -- Locks: the process row. Role: worker.
 WITH gone AS (
     DELETE FROM salon_jobs_process

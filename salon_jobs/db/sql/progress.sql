@@ -13,7 +13,7 @@ SELECT j.id, j.lease, j.store_id, n.done, n.total, n.text, clock_timestamp()
        updated_at = excluded.updated_at
 
 -- name: delete_progress
--- Delete what runs that have ended said, by their fences (finish.sql).
+-- Delete the progress of ended runs, by their fences (finish.sql).
 -- Locks: the rows. Role: worker.
 DELETE FROM salon_jobs_job_progress
  WHERE job_id = ANY (%(ids)s::bigint[]) AND (job_id # lease) = ANY (%(fences)s::bigint[])

@@ -140,8 +140,8 @@ DELETE FROM salon_jobs_superseded s
  WHERE NOT EXISTS (SELECT FROM salon_jobs_job j WHERE j.id = s.job_id AND j.lease = s.lease AND j.state = 'running')
 
 -- name: count_prunable
--- Count the jobs of one state that ended more than %(age)s ago: what prune_jobs would delete, and what it would leave for
--- others of its key or its flow, since to find those would take more than the index.
+-- Count the jobs of one state that ended more than %(age)s ago: those that prune_jobs would delete, and those that it
+-- would leave for others of their key or flow, since finding the latter would take more than the index.
 -- Locks: none. Role: worker, operator.
 SELECT count(*) FROM salon_jobs_job
  WHERE state IN ('failed', 'cancelled', 'succeeded') AND state = %(state)s AND finished_at < now() - %(age)s::interval

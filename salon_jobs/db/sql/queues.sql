@@ -68,7 +68,7 @@ front AS MATERIALIZED (
 SELECT DISTINCT task FROM front
 
 -- name: queue_rates
--- Return for each queue, over the five minutes up to the last one whose depths were counted, how many jobs ended and by
+-- Return for each queue, over the five minutes up to the last minute with counted depths, how many jobs ended and by
 -- how many the waiting ones grew (NULL unless they were fully counted at both ends); and over %(last)s how many runs
 -- failed for good or are retried.
 -- Locks: none. Role: operator, worker.

@@ -1,7 +1,7 @@
--- Define salon_jobs_rehearse: of some jobs, return those that nothing holds up, and the error with which a change of
--- each of them alone fails: to claim queued jobs, or to queue running ones again. Each is changed in a subtransaction
--- that is rolled back.
--- A job is held up by another transaction, which has the row, or has enqueued under the job's key and neither committed
+-- Define salon_jobs_rehearse: of some jobs, return those that no other transaction holds up, and the error with which a
+-- change of each of them alone fails: to claim queued jobs, or to queue running ones again. Each is changed in a
+-- subtransaction that is rolled back.
+-- A job is held up by a transaction that has locked the row, or has enqueued under the job's key and neither committed
 -- nor rolled back: the unique index of waiting keys makes every statement wait for it, and no query can see it. So the
 -- change waits for a millisecond.
 -- A claim fails because a trigger or a constraint that is not ours refuses it, or because a payload or a trace has a text

@@ -1,5 +1,5 @@
 -- name: job_record
--- Read one job by its number or its public id: its row, or what its result keeps of it. Also the body of
+-- Read one job by its number or its public id: its row, or the columns in its result. Also the body of
 -- salon_jobs_get_result: a change needs a migration that installs that function again.
 -- The job's errors, which describe its attempts, are read with it; they outlive the job while its result is kept. Each
 -- table is read by itself: a kept plan would join by reading all of a table that was empty when it was made.
@@ -47,7 +47,7 @@ SELECT f.id, f.public_id, f.store_id, f.state::text, f.task::text, f.queue::text
      WHERE e.job_id = f.id) AS e
 
 -- name: get_result
--- Read one job by its public id, whatever its store.
+-- Read one job by its public id, in any store.
 -- Locks: none. Role: web, worker.
 SELECT * FROM salon_jobs_get_result(%(public_id)s)
 

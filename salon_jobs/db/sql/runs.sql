@@ -1,5 +1,5 @@
 -- name: cancel_requests
--- Find the jobs leased to this process whose cancellation was requested.
+-- Find the jobs leased to this process with a cancellation request.
 -- Locks: none. Role: worker.
 SELECT id, lease FROM salon_jobs_job
  WHERE leased_by = %(process_id)s AND state = 'running' AND cancel_requested_at IS NOT NULL
@@ -23,7 +23,7 @@ SELECT id, lease FROM salon_jobs_job
  WHERE leased_by = %(process_id)s AND state = 'running' AND begun_once_at IS NOT NULL
 
 -- name: lease_state
--- Say what became of a run whose end is unclear. Whether its COMMIT arrived: the job succeeded under this lease, or its
+-- Return the state of a run with an unclear end. Whether its COMMIT arrived: the job succeeded under this lease, or its
 -- row is gone while the process is not declared dead. Once it is, the row may be gone because another run of the job
 -- succeeded. Also whether the row is gone, and whether the job failed for good under this lease; any later claim or
 -- rescue has another.
@@ -40,15 +40,16 @@ SELECT CASE WHEN j.id IS NULL THEN p.id IS NOT NULL ELSE j.lease = %(lease)s AND
 SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
 
 -- name: rehearse
--- Of some jobs, find those that nothing holds up, what a log record says of them, and why the change fails, if it does.
+-- Find the jobs among these that no other transaction holds up, their fields for the log, and why the change fails, if
+-- it does.
 -- Locks: see rehearse_function.sql. Role: worker.
 SELECT r.job_id, j.task, j.store_id, j.attempts + 1, r.error
   FROM salon_jobs_rehearse(%(ids)s::bigint[], %(claim)s) AS r
   LEFT JOIN salon_jobs_job j ON j.id = r.job_id
 
 -- name: wait_briefly
--- Have the rest of this transaction wait for %(patience)s at most for each lock, then fail with PostgreSQL's error
--- 55P03. That includes the wait for a transaction that has added an equal entry to a unique index.
+-- Make the rest of this transaction wait at most %(patience)s for each lock, then fail with PostgreSQL's error 55P03.
+-- That includes the wait for a transaction that has added an equal entry to a unique index.
 -- Locks: none. Role: any.
 SELECT set_config('lock_timeout', %(patience)s, true)
 
@@ -70,7 +71,7 @@ SELECT id, lease FROM salon_jobs_job
  WHERE leased_by = %(process_id)s AND state = 'running' AND NOT ((id # lease) = ANY (%(fences)s::bigint[]))
 
 -- name: keep_logs
--- Keep what runs logged that have ended without failing, where their rows are kept.
+-- Keep the logs of runs that have ended without failing, where their rows are kept.
 -- Locks: the rows. Role: worker.
 UPDATE salon_jobs_job j
    SET log = l.log

@@ -10,8 +10,8 @@ SELECT schedule_id, result, next_tick_at
   FROM salon_jobs_set_schedule(%(key)s, %(task)s, %(payload)s::jsonb, %(store_id)s::__store_type__, %(plan)s::jsonb)
 
 -- name: change_schedules
--- Change schedules, or record a run of one, by salon_jobs_change_schedules, in the caller's transaction; says of each
--- whether it was meant by its key, too.
+-- Change schedules, or record a run of one, by salon_jobs_change_schedules, in the caller's transaction; returns for
+-- each whether it was given by its key, too.
 -- Locks: as that function. Role: web (own store, or none without one), worker, operator.
 SELECT schedule_id, key, store_id, task, payload, changed_at, is_changed,
        key = ANY (%(keys)s::text[])
@@ -30,8 +30,9 @@ SELECT coalesce(%(now)s::timestamptz, statement_timestamp()),
          WHERE paused_at IS NULL AND next_at > coalesce(%(now)s::timestamptz, statement_timestamp()))
 
 -- name: due_schedules
--- Lock up to 1,000 due schedules, longest due first, without those that others hold; return what their ticks need, and
--- why there is to be no job. One whose task this process does not know is left to others for five minutes.
+-- Lock up to 1,000 due schedules, longest due first, without those that others hold; return the columns that their
+-- ticks need, and why a tick adds no job. A schedule of a task that this process does not know is left to others for
+-- five minutes.
 -- Locks: the schedules FOR UPDATE SKIP LOCKED. Role: worker.
 SELECT s.id, s.key, s.store_id, s.task, s.payload::text, s.line, s.timezone, s.every, s.anchor_at, s.catch_up, s.jitter,
        s.next_at, greatest(s.owed_from, s.last_tick_at),
@@ -78,8 +79,8 @@ INSERT INTO salon_jobs_schedule_tick (schedule_id, store_id, number, tick_at, jo
 SELECT id, store_id, ticks, tick_at, job_id, outcome FROM updated WHERE tick_at IS NOT NULL
 
 -- name: schedule_results
--- Read of each of these schedules when it last fired, the job if it is still there, and what became of it so far. Of
--- one that was there before the tick, and gone before the tick could be written to, nobody knows more than that it ended.
+-- Read for each of these schedules when it last fired, the job if it still exists, and its outcome so far. A job that
+-- existed before the tick, and was gone before the tick could be updated, is only known to have ended.
 -- Locks: none. Role: operator, worker; web for its store.
 SELECT s.id, t.tick_at, t.by_hand, t.run_by, j.id,
        coalesce(nullif(concat_ws(': ', j.state, nullif(j.reason, '')), ''), nullif(t.outcome, ''),

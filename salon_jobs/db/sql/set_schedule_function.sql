@@ -1,6 +1,6 @@
 -- Define salon_jobs_set_schedule (version 1), which adds a schedule, or changes the one with the same key of the same
--- store. plan holds its columns by name: when it is due and how. A schedule that is due as before keeps its next tick,
--- and a paused one stays paused; a schedule that is the same is not written at all.
+-- store. plan holds its columns by name: timing and options. A schedule with the same timing keeps its next tick, and a
+-- paused one stays paused; an unchanged schedule is not written at all.
 -- SECURITY DEFINER, and its check of access: as salon_jobs_add_jobs.
 -- Locks: the schedule's row. Replace it only with a definition that accepts the same named arguments.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_set_schedule(

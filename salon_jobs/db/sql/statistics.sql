@@ -41,8 +41,8 @@ SELECT date_trunc('minute', now()), r.*
 
 -- name: count_waiting
 -- Count the queued jobs by queue, reading at most %(most)s from the front, and by store for the stores with the most,
--- reading at most %(few)s from the table: all, those due, how long the oldest of these has been due, and those that are
--- due but paused by their queue, task or store, which count as waiting only. The row 'all' has the number of counted rows
+-- reading at most %(few)s from the table: all, due ones, how long the oldest of these has been due, and due ones that
+-- are paused by their queue, task or store, which count as waiting only. The row 'all' has the number of counted rows
 -- and the number of pages of the table. It steps from priority to priority and takes the oldest of each from the index
 -- alone (unless a store is paused, which only the table shows), so that it costs the same with millions queued.
 -- Locks: none. Role: worker, operator.

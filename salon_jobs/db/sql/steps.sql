@@ -4,9 +4,9 @@
 SELECT name, value::text, position, ended FROM salon_jobs_job_step WHERE job_id = %(id)s
 
 -- name: save_step
--- Keep a step, or how far a cursor is, in the transaction that did its work; no row: the lease is lost. The lock makes
--- this the fence: whoever takes the lease away waits until the step is committed, or this waits and finds it lost. So
--- a later run, which was claimed after that, reads every step that an earlier one has committed.
+-- Keep a step, or a cursor's position, in the transaction that did its work; no row: the lease is lost. The lock makes
+-- this the fence: whoever takes the lease away waits until the step is committed, or this waits and finds it lost. So a
+-- later run, which was claimed after that, reads every step that an earlier one has committed.
 -- Locks: the job, until the COMMIT that follows; its row. Role: worker.
 WITH mine AS MATERIALIZED (
     SELECT j.id, j.store_id

@@ -1,5 +1,5 @@
--- Take partitions without an owner, or whose owner's heartbeat is too old: each only if it is unchanged since it was
--- read.
+-- Take partitions without an owner, or with an owner's heartbeat that is too old: each only if it is unchanged since it
+-- was read.
 -- Locks: the rows, in order, skipping those that another relay is taking. Role: worker.
 WITH seen AS (
     SELECT p.partition FROM salon_jobs_partition p
