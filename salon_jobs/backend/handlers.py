@@ -259,7 +259,7 @@ class TaskHandler:
         invalid = f"task {self.name!r}: the payload was not written by django.tasks; enqueue the task itself"
         try:
             call = TaskCall.of(msgspec.json.decode(payload))
-        except Exception as error:  # rows written by hand can be nested too deep, of other types, out of range
+        except Exception as error:  # what SQL enqueues can be nested too deep, of other types, out of range
             raise PayloadInvalid(f"{invalid}: {error}") from error
         if call is None:
             raise PayloadInvalid(invalid)

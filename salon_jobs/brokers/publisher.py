@@ -1,18 +1,16 @@
-"""Publisher interface: a few verbs, verdicts to which every broker's errors map, and the order within an aggregate."""
+"""Publisher interface: a few verbs, and verdicts to which every broker's errors map."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Lock
-from typing import ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from salon_jobs.core import destinations
-from salon_jobs.core.errors import NotReady
 from salon_jobs.core.records import StoreId
 from salon_jobs.core.tracing import TracedMessage, headers_of
 
@@ -107,29 +105,6 @@ NOT_SENT = PublishFailure(Verdict.NOT_SENT)
 
 # One answer per message, in order; None: published and acknowledged by the broker.
 Answers = list[PublishFailure | None]
-
-
-class BrokerError(NotReady):
-    """Error of a broker's SDK: a publisher answers with its ``failure``, pings and sources raise it."""
-
-    def __init__(self, failure: PublishFailure) -> None:
-        super().__init__(f"{failure.code}: {failure.detail}")
-        self.failure = failure
-
-
-class Meaning(NamedTuple):
-    """Verdict and code for some of a broker's errors, listed by name (separated by spaces) or HTTP status."""
-
-    verdict: Verdict
-    code: str
-    names: str = ""
-    statuses: Container[int] = ()
-
-
-def find_meaning(meanings: Iterable[Meaning], name: str, status: int, detail: str) -> PublishFailure:
-    """Return the first meaning that lists the error; the last one must list every status, as an outage."""
-    meaning = next(each for each in meanings if name in each.names.split() or status in each.statuses)
-    return PublishFailure(meaning.verdict, meaning.code, detail)
 
 
 class OnFirstUse(Generic[T]):
@@ -237,79 +212,6 @@ class ClientPublisher(Publisher, Generic[C]):
         """Close the client; a later use makes another one."""
         if (client := self.client.take()) is not None:
             client.close()
-
-
-# Verdicts on the destination: any other message sent there would get the same.
-_OF_DESTINATION: Final = (Verdict.OUTAGE, Verdict.MISSING)
-
-
-@dataclass(slots=True, eq=False)
-class Aggregate:
-    """Unpublished messages of one aggregate, as positions in the call's messages; the first is next."""
-
-    aggregate_id: str
-    positions: deque[int]
-    retries: int = 0
-
-
-class AggregateOrder:
-    """Messages of one ``publish``, grouped by aggregate; only the first of each aggregate may be in flight.
-
-    A message without an aggregate is one of its own. ``ready`` holds the aggregates whose first message may be sent
-    now. After a message that was not published, the rest of its aggregate stays NOT_SENT. After an outage, or when the
-    destination does not exist, nothing more becomes ready: the first message of each aggregate gets the same answer.
-    Threads may share an order: each takes one aggregate at a time and answers it.
-    """
-
-    def __init__(self, messages: Sequence[OutgoingMessage], *, skipped: Sequence[PublishFailure | None] = ()) -> None:
-        self.ready: deque[Aggregate] = deque()
-        self.stopped_by: PublishFailure | None = None
-        self.messages = messages
-        self.answers: Answers = [NOT_SENT] * len(messages)
-        by_id: dict[str, Aggregate] = {}
-        for position, message in enumerate(messages):
-            if skipped and skipped[position] is not None:
-                self.answers[position] = skipped[position]
-            elif message.aggregate_id and (aggregate := by_id.get(message.aggregate_id)):
-                aggregate.positions.append(position)
-            else:
-                aggregate = by_id[message.aggregate_id] = Aggregate(message.aggregate_id, deque((position,)))
-                self.ready.append(aggregate)
-
-    def take(self) -> Aggregate | None:
-        """Remove and return an aggregate that is ready; None when there is none."""
-        try:
-            return self.ready.popleft()
-        except IndexError:
-            return None
-
-    def first_of(self, aggregate: Aggregate) -> OutgoingMessage:
-        """Return the next message of an aggregate."""
-        return self.messages[aggregate.positions[0]]
-
-    def answer(self, aggregate: Aggregate, failure: PublishFailure | None) -> None:
-        """Record the answer to an aggregate's first message; if it was published, the next one becomes ready."""
-        if failure is not None:
-            self.answers[aggregate.positions[0]] = failure
-            if failure.verdict in _OF_DESTINATION:
-                self.stop(failure)
-            return
-        self.answers[aggregate.positions.popleft()] = None
-        self.resume(aggregate)
-
-    def resume(self, aggregate: Aggregate) -> None:
-        """Make an aggregate ready again, if messages of it are left."""
-        if aggregate.positions:
-            self.ready.append(aggregate)
-            # After the append: a thread that stops at the same time either sees this aggregate or is seen here.
-            if self.stopped_by is not None:
-                self.stop(self.stopped_by)
-
-    def stop(self, failure: PublishFailure) -> None:
-        """Send nothing more; the first message of each aggregate that is ready gets this answer."""
-        self.stopped_by = failure
-        while (aggregate := self.take()) is not None:
-            self.answers[aggregate.positions[0]] = failure
 
 
 def publish_one_by_one(

@@ -18,7 +18,7 @@ from salon_jobs.core.errors import ConfigurationError, MessageInvalid, suggest
 
 # Publishers of no broker.
 _PUBLISHERS: Final[Mapping[str, str]] = {
-    "jobs": "salon_jobs.inbox.publisher.JobsPublisher",
+    "jobs": "salon_jobs.inbox.jobs_publisher.JobsPublisher",
     "memory": "salon_jobs.brokers.memory.MemoryPublisher",
 }
 

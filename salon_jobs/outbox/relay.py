@@ -26,8 +26,8 @@ from salon_jobs.outbox.failures import write_failures
 from salon_jobs.outbox.marker import Marker, MessagePruner
 from salon_jobs.outbox.partitions import Ownership
 from salon_jobs.outbox.progress import RelayProgress
-from salon_jobs.outbox.publishers import Publishers
 from salon_jobs.outbox.queries import Blocked, Gate, PageRequest
+from salon_jobs.outbox.relay_publishers import Publishers
 from salon_jobs.process.heartbeat import Heartbeat, delete_row
 from salon_jobs.process.listener import Listener
 from salon_jobs.process.loop import Loop
@@ -399,7 +399,7 @@ class Relay(Loop):
         return pages
 
     def _sweep(self) -> None:
-        """Look for messages that were passed over, which should not happen."""
+        """Look for messages that reading has passed over: of writers past the gate, such as logical replication."""
         for worker in self.workers:
             read_upto, in_memory = worker.backlog.read_so_far()
             for partition, upto in read_upto.items():

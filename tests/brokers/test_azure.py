@@ -18,8 +18,8 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.storage.queue import QueueClient, generate_queue_sas
 
-from salon_jobs.brokers.azure.publisher import LARGEST_BYTES, AzureQueuePublisher
 from salon_jobs.brokers.azure.source import AzureQueueSource
+from salon_jobs.brokers.azure.storage_queue import LARGEST_BYTES, AzureQueuePublisher
 from salon_jobs.brokers.publisher import Verdict
 from salon_jobs.brokers.source import Delivery
 from salon_jobs.conf.sections import ConsumerSettings
@@ -54,7 +54,7 @@ def test_largest_payload_fills_a_message(
     assert len(message.content) == 65_536
     with pytest.raises(MessageInvalid, match=r"payload is \d+ bytes long, and 49153 with what goes with it.* 49152"):
         check(destination, payload.replace("x", "xx", 1))
-    monkeypatch.setattr("salon_jobs.brokers.azure.publisher.LARGEST_BYTES", 10**6)
+    monkeypatch.setattr("salon_jobs.brokers.azure.storage_queue.LARGEST_BYTES", 10**6)
     large = make(destination, payload=json.dumps("x" * LARGEST_BYTES))
     assert results(publisher, large) == [(Verdict.REFUSED, "AZURE.REFUSED")]
 

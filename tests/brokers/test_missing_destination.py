@@ -23,8 +23,8 @@ def relay_of(broker: Broker, settings: Any, database: None, monkeypatch: pytest.
     """Have relays publish to the broker under test, and look again soon."""
     outbox = {**settings.SALON_JOBS["OUTBOX"], "POLL_INTERVAL": 0.2, "THROUGHPUT": {"*": None, "sns": 3000}}
     settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": outbox}
-    monkeypatch.setattr("salon_jobs.outbox.publishers.make_publisher", lambda _service, using: broker.publisher())
-    monkeypatch.setattr("salon_jobs.brokers.aws.client.AGAIN_S", 0.2)
+    monkeypatch.setattr("salon_jobs.outbox.relay_publishers.make_publisher", lambda _service, using: broker.publisher())
+    monkeypatch.setattr("salon_jobs.brokers.aws.topics.AGAIN_S", 0.2)
 
 
 def emit_round(destination: str, number: int) -> None:

@@ -22,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
 
+from salon_jobs.brokers.nats.jetstream import NatsPublisher
 from salon_jobs.brokers.nats.protocol import Fault, aggregate_of, encode_token, judge, subject_of
-from salon_jobs.brokers.nats.publisher import NatsPublisher
-from salon_jobs.brokers.nats.sender import NatsSender
+from salon_jobs.brokers.nats.transport import NatsTransport
 from salon_jobs.brokers.publisher import OutgoingMessage, Verdict
 from salon_jobs.brokers.source import Delivery, Source
 from salon_jobs.core.errors import MessageInvalid, NotReady
@@ -185,13 +185,13 @@ def test_subject_of_no_stream_holds_its_aggregate(broker: NatsBroker, publisher:
 def test_missing_stream_is_asked_for_once(publisher: NatsPublisher, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for each message."""
     queries: list[object] = []
-    query = NatsSender.query
+    query = NatsTransport.query
 
-    async def counting(sender: NatsSender, subject: str, body: dict[str, object], read: Any) -> Any:
+    async def counting(sender: NatsTransport, subject: str, body: dict[str, object], read: Any) -> Any:
         queries.append(body)
         return await query(sender, subject, body, read)
 
-    monkeypatch.setattr(NatsSender, "query", counting)
+    monkeypatch.setattr(NatsTransport, "query", counting)
     messages = [make(f"rn::nats:::{name}", str(number)) for number in range(500)]
     assert results(publisher, *messages) == [(Verdict.MISSING, "NATS.NO_STREAM")] * 500
     assert len(queries) == 2
@@ -269,13 +269,13 @@ def test_subject_with_another_writer_costs_nothing(
     broker: NatsBroker, publisher: NatsPublisher, destination: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who writes there as fast as we read its end is not the message's fault."""
-    sent = NatsSender.send
+    sent = NatsTransport.send
 
-    async def behind_another(sender: NatsSender, *arguments: Any) -> Any:
+    async def behind_another(sender: NatsTransport, *arguments: Any) -> Any:
         await sender.connected.jetstream().publish(f"{name}.a", b"")
         return await sent(sender, *arguments)
 
-    monkeypatch.setattr(NatsSender, "send", behind_another)
+    monkeypatch.setattr(NatsTransport, "send", behind_another)
     contended = (Verdict.UNRESOLVABLE, "NATS.CONTENDED")
     assert results(publisher, make(destination), make(destination)) == [contended, HELD]
 

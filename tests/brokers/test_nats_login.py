@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from salon_jobs.brokers.nats.publisher import NatsPublisher
+from salon_jobs.brokers.nats.jetstream import NatsPublisher
 from salon_jobs.core.errors import NotReady
 from tests.brokers.messages import make, publish
 from tests.servers.nats import NatsBroker

@@ -108,7 +108,7 @@ def test_batch_that_may_not_go_on(broker: Broker, publisher: Publisher, destinat
 def test_missing_destination(
     broker: Broker, publisher: Publisher, destination: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("salon_jobs.brokers.aws.client.AGAIN_S", 0.0)
+    monkeypatch.setattr("salon_jobs.brokers.aws.topics.AGAIN_S", 0.0)
     messages = make(missing, "a"), make(missing, "a"), make(missing, "b")
     assert publish(publisher, *messages) == [MISSING, NOT_SENT, MISSING]
     assert publish(publisher, make(destination)) == [None]

@@ -227,7 +227,7 @@ def test_throttling_costs_no_attempt(
     publisher: SnsPublisher, requests: Requests, topic: str, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     """Nothing more is sent then."""
-    monkeypatch.setattr("salon_jobs.brokers.aws.sns._CONCURRENCY", 1)
+    monkeypatch.setattr(SnsPublisher, "window", 1)
     if whole:
         requests.refuse = lambda entries: "ThrottledException"
     else:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from salon_jobs.brokers.aws import client
+from salon_jobs.brokers.aws import topics
 from salon_jobs.outbox import queries
 from tests.outbox.conftest import change_settings, outbox
 from tests.outbox.scene import emitted, relay_in_burst, relaying, statuses
@@ -28,7 +28,7 @@ def topic(broker: SnsBroker, outbox: None, name: str, caplog: pytest.LogCaptureF
 def test_topics_are_read_for_a_known_destination(
     topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("salon_jobs.outbox.publishers.configured", tuple)
+    monkeypatch.setattr("salon_jobs.outbox.relay_publishers.configured", tuple)
     with relaying() as running:
         running.wait_for_partitions()
     assert "topics_read" not in caplog.text, "nothing says that this deployment uses SNS"
@@ -41,7 +41,7 @@ def test_topics_are_read_for_a_known_destination(
 def test_topics_are_read_once_sns_is_back(
     broker: SnsBroker, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(client, "AGAIN_S", 0.1)
+    monkeypatch.setattr(topics, "AGAIN_S", 0.1)
     broker.stop()
     with relaying() as running:
         try:

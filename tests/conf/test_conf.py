@@ -15,7 +15,7 @@ from django.test import override_settings
 
 from salon_jobs import conf
 from salon_jobs.brokers.broker import brokers
-from salon_jobs.brokers.nats.settings import settings as nats
+from salon_jobs.brokers.nats.settings import nats_settings as nats
 from salon_jobs.checks import check_publishers, check_requests, check_settings
 from salon_jobs.conf import Roles, settings
 from salon_jobs.core.errors import ConfigurationError

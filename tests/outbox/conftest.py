@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.outbox import control, emit, marker, progress, publishers, relay
+from salon_jobs.outbox import control, emit, marker, progress, relay, relay_publishers
 
 # What no setting changes: how often something happens, and how much at once.
 TUNED = {
@@ -18,8 +18,8 @@ TUNED = {
     "most_replayed": (control, "MOST"),
     "marker_pings_s": (marker, "_PING_EVERY_S"),
     "progress_s": (progress, "_EVERY_S"),
-    "pings_s": (publishers, "_PING_EVERY_S"),
-    "silent_for_s": (publishers, "_SILENT_FOR_S"),
+    "pings_s": (relay_publishers, "_PING_EVERY_S"),
+    "silent_for_s": (relay_publishers, "_SILENT_FOR_S"),
     "refresh_s": (relay, "_REFRESH_S"),
     "sweep_s": (relay, "_SWEEP_S"),
     "starved_for_s": (relay, "_STARVED_FOR_S"),

@@ -12,7 +12,7 @@ import pytest
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import PublishFailure, Verdict
 from salon_jobs.core.errors import NotReady
-from salon_jobs.outbox.publishers import BrokerPing
+from salon_jobs.outbox.relay_publishers import BrokerPing
 from tests.metrics import of, shown
 from tests.outbox.scene import ORDERS, RunningRelay, answer_with, emitted, open_writer, relaying, statuses
 from tests.support import change, event_fields

@@ -9,8 +9,8 @@ from typing import Any
 from azure.storage.queue import QueueClient
 
 from project.local.azurite.server import Azurite
-from salon_jobs.brokers.azure.publisher import AzureQueuePublisher
 from salon_jobs.brokers.azure.source import AzureQueueSource
+from salon_jobs.brokers.azure.storage_queue import AzureQueuePublisher
 from salon_jobs.brokers.source import Envelope
 from salon_jobs.core.destinations import parse_destination
 from tests.servers.base import Broker

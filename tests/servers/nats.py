@@ -13,8 +13,8 @@ from nats.js.api import Placement
 
 from project.local.nats import NatsServer
 from project.local.ports import free_port
+from salon_jobs.brokers.nats.jetstream import NatsPublisher
 from salon_jobs.brokers.nats.protocol import aggregate_of
-from salon_jobs.brokers.nats.publisher import NatsPublisher
 from salon_jobs.brokers.nats.source import NatsSource
 from salon_jobs.brokers.publisher import Publisher
 from salon_jobs.brokers.source import Envelope, Source

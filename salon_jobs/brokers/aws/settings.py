@@ -46,4 +46,4 @@ class SnsSettings(Section, frozen=True):
     refetch_interval: Duration | None = timedelta(hours=24)
 
 
-settings = section("SNS", SnsSettings)
+sns_settings = section("SNS", SnsSettings)

@@ -6,22 +6,15 @@ import logging
 import re
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event, Thread
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from salon_jobs.brokers.aws import EVENT_SKIPPED, TOPIC_DENIED
-from salon_jobs.brokers.aws.settings import settings
-from salon_jobs.brokers.publisher import (
-    Aggregate,
-    AggregateOrder,
-    Answers,
-    ClientPublisher,
-    OutgoingMessage,
-    PublishFailure,
-    Verdict,
-)
+from salon_jobs.brokers.aws.settings import sns_settings
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
+from salon_jobs.brokers.sender import Sender, SendingPublisher
 from salon_jobs.core import events
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid
@@ -31,23 +24,14 @@ from salon_jobs.core.vital import exits_on_error
 if TYPE_CHECKING:
     from mypy_boto3_sns.type_defs import PublishBatchRequestEntryTypeDef
 
-    from salon_jobs.brokers.aws.client import SnsConnection
+    from salon_jobs.brokers.aws.topics import SnsTransport
 
 
-# Batches of one topic in flight at once.
-_CONCURRENCY: Final = 8
 # Limit for one message with its attributes, and again for all messages of one request.
 MOST_BYTES: Final = 262_144
 MOST_ENTRIES: Final = 10
 # All headers share one attribute: with raw delivery, SQS accepts at most ten attributes and drops messages with more.
 HEADERS: Final = "Headers"
-
-
-class Entry(NamedTuple):
-    """One message of a batch, and its size in bytes."""
-
-    fields: PublishBatchRequestEntryTypeDef
-    size: int
 
 
 def attributes_of(message: OutgoingMessage) -> dict[str, str]:
@@ -62,7 +46,7 @@ def size_of(payload: str, attributes: dict[str, str]) -> int:
     return len(payload.encode()) + carried
 
 
-def entry_of(message: OutgoingMessage, *, fifo: bool) -> Entry:
+def entry_of(message: OutgoingMessage, *, fifo: bool) -> PublishBatchRequestEntryTypeDef:
     """Build one entry; the sender gives it an ``Id``."""
     attributes = attributes_of(message)
     fields: PublishBatchRequestEntryTypeDef = {
@@ -75,7 +59,7 @@ def entry_of(message: OutgoingMessage, *, fifo: bool) -> Entry:
         fields["MessageGroupId"] = message.aggregate_id
     if fifo:
         fields["MessageDeduplicationId"] = str(message.message_id)
-    return Entry(fields, size_of(message.payload, attributes))
+    return fields
 
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,256}|[A-Za-z0-9_-]{1,251}\.fifo")
@@ -85,7 +69,7 @@ _NO_TEXT: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010
 _JOIN_S: Final = 1.0
 
 
-class SnsPublisher(ClientPublisher["SnsConnection"]):
+class SnsPublisher(SendingPublisher["SnsTransport"]):
     """Publisher of batches of up to ten, several at once, but never two messages of one aggregate at once.
 
     SNS answers for each entry of a batch, so an earlier entry can fail while a later one is published. The next message
@@ -94,6 +78,7 @@ class SnsPublisher(ClientPublisher["SnsConnection"]):
     """
 
     service: ClassVar[str] = "sns"
+    window = 8
 
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, wait: Callable[[Event, float], bool] = Event.wait
@@ -139,20 +124,33 @@ class SnsPublisher(ClientPublisher["SnsConnection"]):
         """Discover the topics unless they are known. If SNS does not answer, that happens at first use."""
         self.client.get().topics.discover()
 
-    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
+    def skipped(self, resource: str, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailure | None]:
+        """Filter by the settings."""
+        return [_filtered(resource, message.event) for message in messages]
+
+    def send(self, sender: Sender, resource: str) -> None:
         """Publish to one topic, found by name; region and account of the ARN are ignored."""
-        if not messages:
-            return []
-        topic = parse_destination(messages[0].aggregate_type).resource
-        order = AggregateOrder(messages, skipped=[_filtered(topic, message.event) for message in messages])
-        if order.ready and should_continue():
-            self._send(topic, order, should_continue=should_continue)
-        if topic in settings.ignore_list:
-            return [
+        connection, fifo = self.client.get(), _is_fifo(resource)
+        arn = connection.find_topic(resource)
+        if isinstance(arn, PublishFailure):
+            sender.stop(arn)
+        else:
+            # Threads of its own: in a shared pool, a slow topic would hold up the others.
+            with ThreadPoolExecutor(self.window, thread_name_prefix="sns") as threads:
+                sender.send_by(
+                    lambda messages: connection.publish_batch(arn, [entry_of(each, fifo=fifo) for each in messages]),
+                    threads,
+                    most=MOST_ENTRIES,
+                    most_bytes=MOST_BYTES,
+                    size_of=lambda message: size_of(message.payload, attributes_of(message)),
+                )
+            if any(answer is not None and answer.verdict is Verdict.MISSING for answer in sender.answers):
+                connection.topics.forget(resource)
+        if resource in sns_settings.ignore_list:
+            sender.answers[:] = [
                 replace(answer, quiet=True) if answer is not None and answer.verdict is Verdict.MISSING else answer
-                for answer in order.answers
+                for answer in sender.answers
             ]
-        return order.answers
 
     def close(self) -> None:
         """Stop refreshing topics and close the connections; a later use opens new ones."""
@@ -172,34 +170,12 @@ class SnsPublisher(ClientPublisher["SnsConnection"]):
             if self._wait(closing, due_in_s):
                 return
 
-    def connect(self) -> SnsConnection:
+    def connect(self) -> SnsTransport:
         """Make the clients of boto3."""
         # A process that only emits messages needs no boto3.
-        from salon_jobs.brokers.aws.client import SnsConnection  # noqa: PLC0415
+        from salon_jobs.brokers.aws.topics import SnsTransport  # noqa: PLC0415
 
-        return SnsConnection(clock=self._clock)
-
-    def _send(self, topic: str, order: AggregateOrder, *, should_continue: Callable[[], bool]) -> None:
-        connection = self.client.get()
-        arn = connection.find_topic(topic)
-        if isinstance(arn, PublishFailure):
-            order.stop(arn)
-            return
-        running: dict[Future[Answers], list[Aggregate]] = {}
-        # A pool of its own: in a shared pool, a slow topic would hold up the others.
-        with ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="sns") as pool:
-            while running or order.ready:
-                while order.ready and len(running) < _CONCURRENCY and should_continue():
-                    aggregates, entries = _take_batch(order, fifo=_is_fifo(topic))
-                    request = pool.submit(connection.publish_batch, arn, entries, should_continue=should_continue)
-                    running[request] = aggregates
-                if not running:
-                    break
-                for request in wait(running, return_when=FIRST_COMPLETED).done:
-                    for aggregate, failure in zip(running.pop(request), request.result(), strict=True):
-                        order.answer(aggregate, failure)
-        if any(answer is not None and answer.verdict is Verdict.MISSING for answer in order.answers):
-            connection.topics.forget(topic)
+        return SnsTransport(clock=self._clock)
 
 
 def _is_fifo(topic: str) -> bool:
@@ -208,25 +184,10 @@ def _is_fifo(topic: str) -> bool:
 
 def _filtered(topic: str, event: str) -> PublishFailure | None:
     """Return why the settings filter a message out; None if it is sent."""
-    if topic in settings.deny_list:
+    if topic in sns_settings.deny_list:
         return PublishFailure(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is in DENY_LIST")
-    if settings.allow_list and topic not in settings.allow_list:
+    if sns_settings.allow_list and topic not in sns_settings.allow_list:
         return PublishFailure(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is not in ALLOW_LIST")
-    if event in settings.skip_events:
+    if event in sns_settings.skip_events:
         return PublishFailure(Verdict.SKIPPED, EVENT_SKIPPED, f"{event!r} is in SKIP_EVENTS")
     return None
-
-
-def _take_batch(order: AggregateOrder, *, fifo: bool) -> tuple[list[Aggregate], list[PublishBatchRequestEntryTypeDef]]:
-    """Take as many messages as fit into one request, but at least one, so that SNS itself rejects one too large."""
-    aggregates: list[Aggregate] = []
-    entries: list[PublishBatchRequestEntryTypeDef] = []
-    remaining_bytes = MOST_BYTES
-    while order.ready and len(entries) < MOST_ENTRIES:
-        entry = entry_of(order.first_of(order.ready[0]), fifo=fifo)
-        remaining_bytes -= entry.size
-        if remaining_bytes < 0 and entries:
-            break
-        aggregates.append(order.ready.popleft())
-        entries.append(entry.fields)
-    return aggregates, entries

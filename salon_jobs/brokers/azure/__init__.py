@@ -6,7 +6,7 @@ broker = Broker(
     folder=__name__,
     section="AZURE",
     settings="settings.AzureSettings",
-    publishers={"azurequeue": "publisher.AzureQueuePublisher"},
+    publishers={"azurequeue": "storage_queue.AzureQueuePublisher"},
     sources={"azurequeue": "source.AzureQueueSource"},
     reads_bare_bodies=True,
 )

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from salon_jobs.brokers.azure.settings import settings
-from salon_jobs.brokers.publisher import BrokerError, Meaning, PublishFailure, Verdict, find_meaning
+from salon_jobs.brokers.azure.settings import AT_ONCE, azure_settings
+from salon_jobs.brokers.publisher import PublishFailure, Verdict
+from salon_jobs.brokers.sender import BrokerError, Meaning, find_meaning
 from salon_jobs.core.errors import ConfigurationError
 
 try:
@@ -85,19 +86,17 @@ class AzureAccount:
     duplicate. Raises BrokerError, and ConfigurationError without a connection string.
     """
 
-    concurrency: Final = 16
-
     def __init__(self, name: str) -> None:
-        if settings.connection_string is None:
+        if azure_settings.connection_string is None:
             raise ConfigurationError(
                 "SALON_JOBS['AZURE']['CONNECTION_STRING'] is missing; Azure Queue Storage cannot be reached without it"
             )
-        self._is_signature = "sharedaccesssignature=" in settings.connection_string.lower()
+        self._is_signature = "sharedaccesssignature=" in azure_settings.connection_string.lower()
         session = Session()
         for scheme in ("https://", "http://"):
-            session.mount(scheme, HTTPAdapter(pool_maxsize=self.concurrency))
+            session.mount(scheme, HTTPAdapter(pool_maxsize=AT_ONCE))
         self._service = QueueServiceClient.from_connection_string(
-            settings.connection_string,
+            azure_settings.connection_string,
             transport=RequestsTransport(session=session),
             retry_total=0,
             logger=_HTTP_LOG,
@@ -105,7 +104,7 @@ class AzureAccount:
             read_timeout=TIMEOUT_S,
         )
         self._queues: dict[str, QueueClient] = {}
-        self.threads = ThreadPoolExecutor(self.concurrency, thread_name_prefix=name)
+        self.threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix=name)
 
     def put(self, queue: str, text: str) -> None:
         """Add a message to the end of a queue; it never expires."""

@@ -13,6 +13,8 @@ from msgspec import Meta
 from salon_jobs.conf import section
 from salon_jobs.conf.reader import SECRET, Section, duration, secret_text
 
+# Requests of one process to the account at once.
+AT_ONCE: Final = 16
 QUEUE_NAME: Final = re.compile(r"(?=.{3,63}$)[a-z0-9]+(?:-[a-z0-9]+)*")
 _SHORTEST_VISIBILITY, _LONGEST_VISIBILITY = timedelta(seconds=1), timedelta(days=7)
 
@@ -63,4 +65,4 @@ class AzureSettings(Section, frozen=True):
     plain_queues: _Queues = ()
 
 
-settings = section("AZURE", AzureSettings)
+azure_settings = section("AZURE", AzureSettings)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, cast
 import msgspec
 
 from salon_jobs.brokers.azure.account import PAGE, AzureAccount, AzureMessage, NotOurs
-from salon_jobs.brokers.azure.settings import settings
+from salon_jobs.brokers.azure.settings import azure_settings
 from salon_jobs.brokers.publisher import OnFirstUse
 from salon_jobs.brokers.source import Delivery, Envelope, Source
 from salon_jobs.core import destinations as envelope
@@ -41,7 +41,7 @@ class AzureQueueSource(Source):
     @property
     def visibility(self) -> timedelta:
         """Visibility timeout from the settings, the same for all queues."""
-        return settings.visibility_timeout
+        return azure_settings.visibility_timeout
 
     @property
     def largest_bytes(self) -> int:

@@ -6,7 +6,7 @@ broker = Broker(
     folder=__name__,
     section="NATS",
     settings="settings.NatsSettings",
-    publishers={"nats": "publisher.NatsPublisher"},
+    publishers={"nats": "jetstream.NatsPublisher"},
     sources={"nats": "source.NatsSource"},
     checks="settings.check",
 )

@@ -18,8 +18,9 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from salon_jobs.brokers.nats.protocol import Fault
-from salon_jobs.brokers.nats.settings import settings
-from salon_jobs.brokers.publisher import BrokerError, PublishFailure, Verdict
+from salon_jobs.brokers.nats.settings import nats_settings
+from salon_jobs.brokers.publisher import PublishFailure, Verdict
+from salon_jobs.brokers.sender import BrokerError
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.core.vital import exits_on_error
 
@@ -114,7 +115,7 @@ class NatsConnection:
                 self._tried.clear()
                 self._connecting = asyncio.create_task(self._connect())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._tried.wait(), settings.timeout.total_seconds())
+                await asyncio.wait_for(self._tried.wait(), nats_settings.timeout.total_seconds())
         if self.connected is None:
             raise self._refusal
         return self.connected
@@ -123,7 +124,7 @@ class NatsConnection:
         """Send a request to a server's service and return the answer. Raises Unreachable, also without an answer."""
         client = await self.client()
         try:
-            answer = await client.request(subject, body, timeout=settings.timeout.total_seconds())
+            answer = await client.request(subject, body, timeout=nats_settings.timeout.total_seconds())
         except errors.NoRespondersError:
             raise Unreachable(
                 f"no answer from {subject}: JetStream is off or has no leader", code="NATS.NO_LEADER"
@@ -134,7 +135,7 @@ class NatsConnection:
 
     async def query(self, subject: str, query: dict[str, object], read: Callable[[bytes], A]) -> A:
         """Query JetStream's API, in the domain of the settings. Raises Unreachable, unless nothing was found (404)."""
-        prefix = f"$JS.{settings.domain}.API" if settings.domain else "$JS.API"
+        prefix = f"$JS.{nats_settings.domain}.API" if nats_settings.domain else "$JS.API"
         answer = read(await self.request(f"{prefix}.{subject}", msgspec.json.encode(query)))
         if answer.error is not None and answer.error.code != 404:
             raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
@@ -142,7 +143,7 @@ class NatsConnection:
 
     async def probe(self) -> None:
         """Drop the connection if the server does not answer on it. Raises Unreachable."""
-        await self.flush(await self.client(), timeout_s=min(5.0, settings.timeout.total_seconds()))
+        await self.flush(await self.client(), timeout_s=min(5.0, nats_settings.timeout.total_seconds()))
 
     async def flush(self, client: Any, *, timeout_s: float) -> None:
         """Wait until the server has read what the client sent. Drop the connection if it does not answer in time.
@@ -158,12 +159,12 @@ class NatsConnection:
 
     async def _connect(self) -> None:
         """Try every server, repeatedly, until one answers or the attempts are used up."""
-        for attempt in range(settings.max_reconnects + 1):
+        for attempt in range(nats_settings.max_reconnects + 1):
             if attempt:
                 self._tried.clear()
-                jitter_s = random.uniform(0, settings.jitter.total_seconds())  # noqa: S311
-                await asyncio.sleep(settings.reconnect_wait.total_seconds() + jitter_s)
-            servers = [*settings.server, *(url for url in self._discovered if url not in settings.server)]
+                jitter_s = random.uniform(0, nats_settings.jitter.total_seconds())  # noqa: S311
+                await asyncio.sleep(nats_settings.reconnect_wait.total_seconds() + jitter_s)
+            servers = [*nats_settings.server, *(url for url in self._discovered if url not in nats_settings.server)]
             for server in random.sample(servers, len(servers)):
                 try:
                     await self._connect_to(server)
@@ -195,8 +196,8 @@ class NatsConnection:
             server, error_cb=failed, closed_cb=lost, skip_subject_validation=True, **options
         )  # our subjects are valid by construction
         try:
-            await asyncio.wait_for(connecting, settings.timeout.total_seconds())
-            if settings.tls and not _offers_tls(client):
+            await asyncio.wait_for(connecting, nats_settings.timeout.total_seconds())
+            if nats_settings.tls and not _offers_tls(client):
                 raise errors.Error("the server offers no TLS, which the settings demand")
             await self.on_connected(client)
         except (errors.Error, TimeoutError, OSError, ValueError) as error:
@@ -218,27 +219,27 @@ class NatsConnection:
                 return None
 
             def reveal() -> str:
-                if settings.tls and not _offers_tls(client):
+                if nats_settings.tls and not _offers_tls(client):
                     raise errors.Error("the server offers no TLS, which the settings demand")
                 return value
 
             return reveal
 
-        tls = ssl.create_default_context(cafile=settings.tls_ca_file) if settings.tls else None
-        if tls and settings.tls_certificate_files:
-            tls.load_cert_chain(*settings.tls_certificate_files)
-        user, password = settings.user or (None, None)
+        tls = ssl.create_default_context(cafile=nats_settings.tls_ca_file) if nats_settings.tls else None
+        if tls and nats_settings.tls_certificate_files:
+            tls.load_cert_chain(*nats_settings.tls_certificate_files)
+        user, password = nats_settings.user or (None, None)
         return {
-            "name": settings.client_name,
+            "name": nats_settings.client_name,
             "allow_reconnect": False,
             "max_reconnect_attempts": 1,
             "reconnect_time_wait": 0,
-            "connect_timeout": settings.timeout.total_seconds(),
+            "connect_timeout": nats_settings.timeout.total_seconds(),
             "ping_interval": _PING_INTERVAL_S,
             "user": secret(user),
             "password": secret(password),
-            "token": secret(settings.token),
-            "user_credentials": settings.credentials_file,
+            "token": secret(nats_settings.token),
+            "user_credentials": nats_settings.credentials_file,
             "tls": tls,
         }
 

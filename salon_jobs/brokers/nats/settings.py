@@ -81,12 +81,12 @@ class NatsSettings(Section, frozen=True):
         return timedelta(seconds=1) if self.tls else timedelta(milliseconds=100)
 
 
-settings = section("NATS", NatsSettings)
+nats_settings = section("NATS", NatsSettings)
 
 
 def check() -> Iterator[CheckMessage]:
     """Warn where a relay that stops does not wait for the server's answers."""
-    answer_s, stop_s = settings.timeout.total_seconds(), conf.shutdown_interrupt_after.total_seconds()
+    answer_s, stop_s = nats_settings.timeout.total_seconds(), conf.shutdown_interrupt_after.total_seconds()
     if answer_s > stop_s:
         text = f"SALON_JOBS['NATS']['TIMEOUT'] is {answer_s:g} s, and a relay that stops waits {stop_s:g} s for answers"
         hint = "lower it, or raise SHUTDOWN_GRACE: messages whose answer is still out are sent again by the next relay"

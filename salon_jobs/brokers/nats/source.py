@@ -16,7 +16,7 @@ import msgspec
 
 from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, api, describe, errors
 from salon_jobs.brokers.nats.protocol import Fault, aggregate_of, percent_encoded, read_names
-from salon_jobs.brokers.nats.settings import settings
+from salon_jobs.brokers.nats.settings import nats_settings
 from salon_jobs.brokers.source import REMEMBERED, Delivery, Source, read_delivery
 from salon_jobs.core import destinations, events
 from salon_jobs.core.destinations import Destination, parse_destination
@@ -125,7 +125,7 @@ class NatsSource(Source):
 
     @property
     def largest_bytes(self) -> int:
-        return settings.max_payload
+        return nats_settings.max_payload
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
         """Return up to ``limit`` deliveries. Raises NotReady."""
@@ -133,7 +133,7 @@ class NatsSource(Source):
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge, and wait until the server has recorded it. Raises NotReady."""
-        timeout_s = settings.timeout.total_seconds()
+        timeout_s = nats_settings.timeout.total_seconds()
         self._answer(deliveries, lambda client, reply: client.request(reply, b"+ACK", timeout=timeout_s))
 
     def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
@@ -211,7 +211,7 @@ class NatsSource(Source):
             messages: list[Any] = await bound.subscription.fetch(limit, timeout=wait_s)
         except TimeoutError:
             # Nothing arrived, either because there is nothing or because the server no longer answers.
-            await self._connection.flush(client, timeout_s=settings.timeout.total_seconds())
+            await self._connection.flush(client, timeout_s=nats_settings.timeout.total_seconds())
             return []
         # A backoff hides each delivery for another time.
         if consumer.backoff or visibility != timedelta(microseconds=consumer.ack_wait / 1000):
@@ -223,13 +223,13 @@ class NatsSource(Source):
         async def answer() -> None:
             client = await self._connection.client()  # possibly another client than the one that received them
             await asyncio.gather(*(send(client, str(delivery.handle)) for delivery in deliveries))
-            await self._connection.flush(client, timeout_s=settings.timeout.total_seconds())
+            await self._connection.flush(client, timeout_s=nats_settings.timeout.total_seconds())
 
         self._run(answer())
 
     async def _bind(self, stream: str, client: Any, visibility: timedelta) -> _Bound:
         """Subscribe to the consumer, which is created if there is none. Raises Unreachable for one of no use."""
-        js = client.jetstream(domain=settings.domain, timeout=settings.timeout.total_seconds())
+        js = client.jetstream(domain=nats_settings.domain, timeout=nats_settings.timeout.total_seconds())
         if (consumer := await self._find_consumer(stream)) is None:
             if self.resumes or stream in self._seen:
                 await self._require_remembered(stream)

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from salon_jobs.brokers.azure.settings import QUEUE_NAME, settings
-from salon_jobs.brokers.publisher import (
-    AggregateOrder,
-    Answers,
-    BrokerError,
-    ClientPublisher,
-    OutgoingMessage,
-    PublishFailure,
-    Verdict,
-)
+from salon_jobs.brokers.azure.settings import AT_ONCE, QUEUE_NAME, azure_settings
+from salon_jobs.brokers.publisher import Answers, OutgoingMessage, PublishFailure, Verdict
+from salon_jobs.brokers.sender import BrokerError, Sender, SendingPublisher
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid
 
@@ -28,14 +21,15 @@ if TYPE_CHECKING:
 LARGEST_BYTES: Final = 49_152
 
 
-class AzureQueuePublisher(ClientPublisher["AzureAccount"]):
+class AzureQueuePublisher(SendingPublisher["AzureAccount"]):
     """Publisher to ``rn::azurequeue:::QUEUE`` in the account of the settings.
 
-    Aggregates are sent in parallel, up to ``AzureAccount.concurrency``; messages of one aggregate, one by one. The
-    queue is never created here: a publisher needs only the right to add messages.
+    Aggregates are sent in parallel, messages of one aggregate one by one. The queue is never created here: a publisher
+    needs only the right to add messages.
     """
 
     service = "azurequeue"
+    window = AT_ONCE
 
     def check(self, message: OutgoingMessage) -> None:
         """Reject an invalid queue name, and a message that is too large."""
@@ -63,42 +57,32 @@ class AzureQueuePublisher(ClientPublisher["AzureAccount"]):
 
         return AzureAccount("azure-publisher")
 
-    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
+    def send(self, sender: Sender, resource: str) -> None:
         """Put the messages, different aggregates in parallel."""
-        if not messages:
-            return []
-        queue = parse_destination(messages[0].aggregate_type).resource
-        order = AggregateOrder(messages)
-        if not QUEUE_NAME.fullmatch(queue):  # written by SQL, which checks nothing
-            refused = PublishFailure(Verdict.REFUSED, "AZURE.REFUSED", f"{queue!r} cannot be the name of a queue")
-            while (aggregate := order.take()) is not None:
-                order.answer(aggregate, refused)
-            return order.answers
+        if not QUEUE_NAME.fullmatch(resource):
+            sender.stop(PublishFailure(Verdict.REFUSED, "AZURE.REFUSED", f"{resource!r} cannot be the name of a queue"))
+            return
         account = self.client.get()
 
-        def put_while_ready(_: int) -> None:
-            # A thread that publishes a message makes its aggregate ready again, so it finds at least that one.
-            while should_continue() and (aggregate := order.take()) is not None:
-                order.answer(aggregate, _put(account, queue, _body(order.first_of(aggregate), queue)))
+        def put(messages: Sequence[OutgoingMessage]) -> PublishFailure | Answers:
+            [message] = messages
+            body = _body(message, resource)
+            if len(body) > LARGEST_BYTES:
+                return PublishFailure(
+                    Verdict.REFUSED, "AZURE.TOO_LARGE", f"{len(body)} bytes of at most {LARGEST_BYTES}"
+                )
+            try:
+                account.put(resource, base64.b64encode(body).decode())
+            except BrokerError as error:
+                return error.failure
+            return [None]
 
-        list(account.threads.map(put_while_ready, range(min(len(order.ready), account.concurrency))))
-        return order.answers
-
-
-def _put(account: AzureAccount, queue: str, body: bytes) -> PublishFailure | None:
-    """Put one message; return why it was not accepted."""
-    if len(body) > LARGEST_BYTES:
-        return PublishFailure(Verdict.REFUSED, "AZURE.TOO_LARGE", f"{len(body)} bytes of at most {LARGEST_BYTES}")
-    try:
-        account.put(queue, base64.b64encode(body).decode())
-    except BrokerError as error:
-        return error.failure
-    return None
+        sender.send_by(put, account.threads)
 
 
 def _body(message: OutgoingMessage, queue: str) -> bytes:
     """Return a JSON object of all fields, or in a plain queue the payload; what is JSON already stays unchanged."""
-    if queue in settings.plain_queues:
+    if queue in azure_settings.plain_queues:
         return message.payload.encode()
     fields = {
         name.lower().replace("-", "_"): json.dumps(text, ensure_ascii=False) for name, text in message.fields().items()

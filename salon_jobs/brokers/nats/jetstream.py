@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from salon_jobs.brokers.nats.protocol import headers_of, require_resource, size_of, subject_of
-from salon_jobs.brokers.nats.settings import settings
-from salon_jobs.brokers.publisher import Answers, ClientPublisher, OutgoingMessage
+from salon_jobs.brokers.nats.settings import nats_settings
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
+from salon_jobs.brokers.sender import Sender, SendingPublisher
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid
 
 if TYPE_CHECKING:
-    from salon_jobs.brokers.nats.sender import NatsSender
+    from salon_jobs.brokers.nats.transport import NatsTransport
 
 # A server reads a control line of at most 4,096 bytes: subject, reply inbox and two sizes.
 _LONGEST_BYTES: Final = 4000
@@ -22,13 +22,14 @@ _EXPECTED_BYTES: Final = 60
 _MOST_HEADER_BYTES: Final = 65_535
 
 
-class NatsPublisher(ClientPublisher["NatsSender"]):
+class NatsPublisher(SendingPublisher["NatsTransport"]):
     """Publisher to the subject ``resource.aggregate_id``; headers carry the fields of ``core.destinations``.
 
-    ``sender`` keeps the order; docs/how-to/nats.md describes the streams it needs.
+    docs/how-to/nats.md describes the streams it needs.
     """
 
     service = "nats"
+    window = 256
 
     def check(self, message: OutgoingMessage) -> None:
         """Reject an invalid subject, a message that is too large, and headers NATS cannot carry."""
@@ -47,9 +48,9 @@ class NatsPublisher(ClientPublisher["NatsSender"]):
         except ValueError as error:
             raise MessageInvalid(f"headers: {error}") from error
         size = len(message.payload.encode()) + header_size
-        if size > settings.max_payload:
+        if size > nats_settings.max_payload:
             raise MessageInvalid(
-                f"payload with its headers takes {size} bytes; NATS accepts {settings.max_payload} "
+                f"payload with its headers takes {size} bytes; NATS accepts {nats_settings.max_payload} "
                 "(SALON_JOBS['NATS']['MAX_PAYLOAD']): send less, or a reference to it"
             )
         if header_size > _MOST_HEADER_BYTES:
@@ -58,13 +59,18 @@ class NatsPublisher(ClientPublisher["NatsSender"]):
                 "the payload"
             )
 
-    def connect(self) -> NatsSender:
-        """Make the sender, which connects at first use. Raises ConfigurationError without the client library."""
+    def connect(self) -> NatsTransport:
+        """Make the transport, which connects at first use. Raises ConfigurationError without the client library."""
         # A process that only emits messages needs no client library.
-        from salon_jobs.brokers.nats.sender import NatsSender  # noqa: PLC0415
+        from salon_jobs.brokers.nats.transport import NatsTransport  # noqa: PLC0415
 
-        return NatsSender()
+        return NatsTransport()
 
-    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
-        """Publish with up to 256 messages in flight, one per aggregate."""
-        return self.client.get().publish(messages, should_continue=should_continue)
+    def send(self, sender: Sender, resource: str) -> None:
+        """Publish, one message of each aggregate in flight."""
+        try:
+            require_resource(resource)
+        except MessageInvalid as error:
+            sender.stop(PublishFailure(Verdict.REFUSED, "NATS.BAD_SUBJECT", str(error)))
+        else:
+            self.client.get().publish(sender, resource)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -21,17 +21,15 @@ from salon_jobs.brokers.nats.protocol import (
     read_ack,
     read_names,
     read_stored,
-    require_resource,
     size_of,
     subject_of,
 )
-from salon_jobs.brokers.nats.settings import settings
-from salon_jobs.brokers.publisher import Aggregate, AggregateOrder, Answers, OutgoingMessage, PublishFailure, Verdict
-from salon_jobs.core.destinations import parse_destination
-from salon_jobs.core.errors import MessageInvalid
+from salon_jobs.brokers.nats.settings import nats_settings
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
+from salon_jobs.brokers.sender import Aggregate, Sender
 
-# Messages of one publish in flight at once.
-_WINDOW: Final = 256
+# Streams that are asked at once whether they answer.
+_MOST_ASKED: Final = 256
 _MOST_RETRIES: Final = 5
 _MOST_SUBJECTS: Final = 100_000
 _MESSAGE_ID: Final = b"Nats-Msg-Id"
@@ -39,21 +37,13 @@ _EXPECTED: Final = b"Nats-Expected-Last-Subject-Sequence"
 
 
 class Batch:
-    """One call of publish, in the connection's loop."""
+    """Messages of one sender in flight, in the connection's loop."""
 
-    def __init__(
-        self,
-        sender: NatsSender,
-        resource: str,
-        messages: Sequence[OutgoingMessage],
-        *,
-        should_continue: Callable[[], bool],
-    ) -> None:
+    def __init__(self, transport: NatsTransport, resource: str, sender: Sender) -> None:
         """Prepare messages for a single destination. No I/O."""
-        self._order = AggregateOrder(messages)
-        self._sender = sender
+        self._transport = transport
         self._resource = resource
-        self._should_continue = should_continue
+        self._sender = sender
         # By the token of the answer, oldest first, with the deadline.
         self._in_flight: dict[str, tuple[Aggregate, float]] = {}
         self._queries: set[asyncio.Task[None]] = set()
@@ -64,20 +54,16 @@ class Batch:
         # Streams that accept a subject, queried once.
         self._streams: dict[str, asyncio.Task[StreamNames]] = {}
         self._waiter: asyncio.Future[None] | None = None
-        self._timeout_s = settings.timeout.total_seconds()
+        self._timeout_s = nats_settings.timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
 
-    async def run(self) -> Answers:
+    async def run(self) -> None:
         """Publish all messages; return once each has its answer."""
-        order = self._order
         timer = self._loop.call_later(self._timeout_s, self._wake)
         try:
             while True:
-                while order.ready and len(self._in_flight) + len(self._queries) < _WINDOW:
-                    if not self._should_continue():
-                        order.ready.clear()
-                        break
-                    await self._send(order.ready.popleft())
+                while self._sender.may_send(busy=len(self._in_flight) + len(self._queries)):
+                    await self._send(self._sender.take())
                 if not self._in_flight and not self._queries:
                     break
                 self._waiter = self._loop.create_future()
@@ -88,7 +74,6 @@ class Batch:
         finally:
             timer.cancel()
         await self._answer_postponed()
-        return order.answers
 
     def acknowledged(self, token: str, ack: Ack | None) -> None:
         """Process the server's answer; None means that no stream accepts messages of this subject."""
@@ -106,15 +91,15 @@ class Batch:
         elif (failure := judge(ack.error)).verdict is Verdict.OUTAGE:
             self._start(aggregate, self._postpone(aggregate, ack.stream, failure))
         else:
-            self._order.answer(aggregate, failure)
+            self._sender.answer(aggregate, failure)
         self._wake()
 
     def abort(self, outage: PublishFailure) -> None:
         """Give up, because the connection is lost or silent."""
         for aggregate, _ in self._in_flight.values():
-            self._order.answer(aggregate, outage)
+            self._sender.answer(aggregate, outage)
         self._in_flight.clear()
-        self._order.stop(outage)
+        self._sender.stop(outage)
         self._wake()
 
     def _subject(self, aggregate: Aggregate) -> str:
@@ -122,20 +107,20 @@ class Batch:
 
     async def _send(self, aggregate: Aggregate) -> None:
         subject = self._subject(aggregate)
-        if subject in self._sender.streamless:
+        if subject in self._transport.streamless:
             self._start(aggregate, self._explain(aggregate))
             return
-        sent = await self._sender.send(self, subject, self._order.first_of(aggregate))
+        sent = await self._transport.send(self, subject, self._sender.first_of(aggregate))
         if isinstance(sent, str):
             self._in_flight[sent] = (aggregate, self._loop.time() + self._timeout_s)
         else:
-            self._order.answer(aggregate, sent)
+            self._sender.answer(aggregate, sent)
 
     def _published(self, aggregate: Aggregate, sequence: int) -> None:
         aggregate.retries = 0
         if aggregate.aggregate_id:
-            self._sender.remember(self._subject(aggregate), sequence)
-        self._order.answer(aggregate, None)
+            self._transport.remember(self._subject(aggregate), sequence)
+        self._sender.answer(aggregate, None)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -146,9 +131,9 @@ class Batch:
         due = next(iter(self._in_flight.values()))[1] if self._in_flight else self._loop.time() + self._timeout_s
         if (remaining_s := due - self._loop.time()) > 0:
             return remaining_s
-        is_alive, said = True, f"; the server said: {error}" if (error := self._sender.last_error) else ""
+        is_alive, said = True, f"; the server said: {error}" if (error := self._transport.last_error) else ""
         try:
-            await self._sender.probe()
+            await self._transport.probe()
         except Unreachable as silence:
             is_alive, said = False, f"; {silence.failure.detail}"
         detail = f"no acknowledgement within {self._timeout_s:g} s{said}"
@@ -168,7 +153,7 @@ class Batch:
             try:
                 await query
             except Unreachable as error:
-                self._order.answer(aggregate, error.failure)
+                self._sender.answer(aggregate, error.failure)
             finally:
                 self._queries.discard(task)
                 self._wake()
@@ -187,17 +172,17 @@ class Batch:
         if streams and failure is not None:
             return await self._postpone(aggregate, streams[0], failure)
         if streams:
-            self._sender.streamless.discard(subject)
-            return self._order.resume(aggregate)
-        if len(self._sender.streamless) >= _MOST_SUBJECTS:
-            self._sender.streamless.clear()
-        self._sender.streamless.add(subject)
+            self._transport.streamless.discard(subject)
+            return self._sender.resume(aggregate)
+        if len(self._transport.streamless) >= _MOST_SUBJECTS:
+            self._transport.streamless.clear()
+        self._transport.streamless.add(subject)
         if streams_of_destination:
             verdict, detail = Verdict.UNRESOLVABLE, f"no stream accepts the subject {subject}; add it to one"
         else:
             detail = f"no stream accepts {self._resource} or {self._resource}.*; create one"
             verdict = Verdict.MISSING
-        return self._order.answer(aggregate, PublishFailure(verdict, "NATS.NO_STREAM", detail))
+        return self._sender.answer(aggregate, PublishFailure(verdict, "NATS.NO_STREAM", detail))
 
     async def _postpone(self, aggregate: Aggregate, stream: str, failure: PublishFailure) -> None:
         """Postpone an aggregate whose stream accepts nothing now; give up if that was the only stream."""
@@ -206,23 +191,23 @@ class Batch:
         self._postponed.append((aggregate, failure))
         try:
             if self._unavailable.issuperset(await self._streams_of_destination()):
-                self._order.stop(failure)
+                self._sender.stop(failure)
         except Unreachable as error:
-            self._order.stop(error.failure)
+            self._sender.stop(error.failure)
 
     async def _answer_postponed(self) -> None:
         """Answer for the postponed aggregates: an outage, unless another stream of the destination answers."""
         if not self._postponed:
             return
-        outage = self._order.stopped_by
+        outage = self._sender.stopped_by
         if outage is None and self._accepting <= self._unavailable:
             others: set[str] = set()
             with suppress(Unreachable):
                 others = set(await self._streams_of_destination()) - self._unavailable
-            if not any(await asyncio.gather(*map(self._answers, sorted(others)[:_WINDOW]))):
+            if not any(await asyncio.gather(*map(self._answers, sorted(others)[:_MOST_ASKED]))):
                 outage = self._postponed[0][1]
         for aggregate, failure in self._postponed:
-            self._order.answer(aggregate, outage or replace(failure, verdict=Verdict.UNRESOLVABLE))
+            self._sender.answer(aggregate, outage or replace(failure, verdict=Verdict.UNRESOLVABLE))
 
     async def _answers(self, stream: str) -> bool:
         try:
@@ -240,7 +225,7 @@ class Batch:
     async def _streams_for(self, subject: str) -> list[str]:
         """Return the streams that accept a subject, queried once per call. Raises Unreachable."""
         if (task := self._streams.get(subject)) is None:
-            query = self._sender.query("STREAM.NAMES", {"subject": subject}, read_names)
+            query = self._transport.query("STREAM.NAMES", {"subject": subject}, read_names)
             task = self._streams[subject] = self._loop.create_task(query)
         return (await task).streams or []
 
@@ -250,22 +235,22 @@ class Batch:
         aggregate.retries += 1
         if aggregate.retries > _MOST_RETRIES:
             detail = f"another program keeps publishing to {subject}"
-            return self._order.answer(aggregate, PublishFailure(Verdict.UNRESOLVABLE, "NATS.CONTENDED", detail))
-        if not self._should_continue():
+            return self._sender.answer(aggregate, PublishFailure(Verdict.UNRESOLVABLE, "NATS.CONTENDED", detail))
+        if not self._sender.should_continue():
             return None
         try:
             last_sequence, published = await self._published_before(aggregate, stream)
         except Unreachable as error:
             return await self._postpone(aggregate, stream, error.failure)
         for position in published:
-            self._order.answers[position] = None
+            self._sender.answers[position] = None
             aggregate.positions.remove(position)
-        self._sender.remember(subject, last_sequence)
-        return self._order.resume(aggregate)  # should_continue is checked again before it is sent
+        self._transport.remember(subject, last_sequence)
+        return self._sender.resume(aggregate)  # should_continue is checked again before it is sent
 
     async def _published_before(self, aggregate: Aggregate, stream: str) -> tuple[int, list[int]]:
         """Return the subject's last sequence (0 if empty), and which of the aggregate's messages are at its end."""
-        ours = {str(self._order.messages[position].message_id): position for position in aggregate.positions}
+        ours = {str(self._sender.messages[position].message_id): position for position in aggregate.positions}
         last_sequence: int | None = None
         published: list[int] = []
         query: dict[str, object] = {"last_by_subj": self._subject(aggregate)}
@@ -282,11 +267,11 @@ class Batch:
         return last_sequence or 0, published
 
     async def _stored(self, stream: str, query: dict[str, object]) -> Stored | None:
-        return (await self._sender.query(f"STREAM.MSG.GET.{stream}", query, read_stored)).message
+        return (await self._transport.query(f"STREAM.MSG.GET.{stream}", query, read_stored)).message
 
 
-class NatsSender(NatsConnection):
-    """Connection for all batches of one publisher."""
+class NatsTransport(NatsConnection):
+    """Transport of one publisher: its connection, for all batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -301,9 +286,9 @@ class NatsSender(NatsConnection):
         # Batches that wait for the answer with this token.
         self._waiting: dict[str, Batch] = {}
 
-    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
-        """Publish messages of one destination, and return an answer for each."""
-        return self.run(self._publish(messages, should_continue))
+    def publish(self, sender: Sender, resource: str) -> None:
+        """Send what a sender holds, and return once each message has its answer."""
+        self.run(self._publish(sender, resource))
 
     async def send(self, batch: Batch, subject: str, message: OutgoingMessage) -> PublishFailure | str:
         """Send a message; return the token by which the batch gets its answer, or why it cannot be sent."""
@@ -341,21 +326,14 @@ class NatsSender(NatsConnection):
         if len(self._sequences) > _MOST_SUBJECTS:
             self._sequences.popitem(last=False)
 
-    async def _publish(self, messages: Sequence[OutgoingMessage], should_continue: Callable[[], bool]) -> Answers:
-        if not messages:
-            return []
-        resource = parse_destination(messages[0].aggregate_type).resource
-        try:
-            require_resource(resource)
-        except MessageInvalid as error:
-            return [PublishFailure(Verdict.REFUSED, "NATS.BAD_SUBJECT", str(error))] * len(messages)
-        batch = Batch(self, resource, messages, should_continue=should_continue)
+    async def _publish(self, sender: Sender, resource: str) -> None:
+        batch = Batch(self, resource, sender)
         try:
             await self.client()
         except Unreachable as error:
             batch.abort(error.failure)
         try:
-            return await batch.run()
+            await batch.run()
         finally:
             self._waiting = {token: other for token, other in self._waiting.items() if other is not batch}
 
