@@ -1,4 +1,4 @@
-"""What each broker that comes with salon_jobs declares in its folder, and the list of them."""
+"""Declaration of each broker that comes with salon_jobs, in its folder, and the list of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FOLDERS: Final = ("aws", "azure", "nats")
 class Broker:
     """Declaration of one broker: ``broker`` in the ``__init__`` of its folder, which loads neither classes nor SDK.
 
-    What it names by a dotted path, relative to the folder, is loaded at first use.
+    Dotted paths, relative to the folder, are loaded at first use.
     """
 
     folder: str
@@ -36,7 +36,7 @@ class Broker:
     most_per_s: int | None = None
     # Whether its sources also read bodies that are bare arguments (ENVELOPE "none").
     reads_bare_bodies: bool = False
-    # Names of services in traces, where OpenTelemetry's conventions give them others.
+    # Names of services in traces, where OpenTelemetry's conventions have other names.
     trace_names: Mapping[str, str] = field(default_factory=dict[str, str])
     # Codes of messages that its settings filter out (Verdict.SKIPPED).
     filter_codes: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ class OutgoingMessage(NamedTuple):
     retry_count: int = 0
 
     def fields(self) -> dict[str, str]:
-        """Return what a broker carries besides payload and headers, by the names of ``core.destinations``."""
+        """Return a broker's fields other than payload and headers, by the names of ``core.destinations``."""
         return {
             destinations.ENVELOPE: destinations.VERSION,
             destinations.MESSAGE_ID: str(self.message_id),
@@ -71,11 +71,11 @@ class Verdict(StrEnum):
 
     RETRY = "retry"  # this very message was rejected, this time: costs an attempt, its aggregate waits
     REFUSED = "refused"  # will never be accepted (too large, bad subject): failed and parked at once
-    # Broker or network is down, or gave an error that says nothing about the message, or that no list knows: costs
-    # nothing, the whole destination waits.
+    # Broker or network is down, or gave an error that does not concern the message, or is unlisted: costs nothing, the
+    # whole destination waits.
     OUTAGE = "outage"
     MISSING = "missing"  # the destination does not exist (no topic, no queue): as an outage, with a warning
-    # Nothing at the destination accepts this message now (no stream for its subject), through no fault of its own:
+    # Nothing at the destination accepts this message now (no stream for its subject), which is not the message's fault:
     # costs nothing, and only its aggregate waits and is retried, with a warning. Other messages of the destination
     # continue.
     UNRESOLVABLE = "unresolvable"
@@ -116,7 +116,7 @@ class OnFirstUse(Generic[T]):
         self._made: T | None = None
 
     def get(self) -> T:
-        """Return the value. Raises what making it raises."""
+        """Return the value. Raises the errors of making it."""
         with self._making:
             if self._made is None:
                 self._made = self._make()
@@ -138,15 +138,15 @@ class Publisher(ABC):
     """
 
     service: ClassVar[str]
-    # The alias of the database that the messages come from, None for that of the settings. ``make_publisher`` sets it.
+    # The alias of the messages' database, None for that of the settings. ``make_publisher`` sets it.
     using: str | None = None
 
     @abstractmethod
     def check(self, message: OutgoingMessage) -> None:
         """Reject in ``emit`` what the broker would reject: encoded size, group, subject. No I/O.
 
-        The message is as large as it can become: it has a store and is a replay, so that it can be sent again later.
-        Its destination is valid. Raises MessageInvalid that names the field and the remedy.
+        The message has the largest size it can reach: it has a store and is a replay, so that it can be sent again
+        later. Its destination is valid. Raises MessageInvalid that names the field and the remedy.
         """
 
     def start(self) -> None:  # noqa: B027 - most have nothing to do

@@ -94,7 +94,7 @@ class Sender:
         return True
 
     def take(self) -> Aggregate:
-        """Remove and return an aggregate whose first message is to be sent, once ``may_send`` has said so."""
+        """Remove and return an aggregate with a message to send, once ``may_send`` has returned True."""
         return self._ready.popleft()
 
     def first_of(self, aggregate: Aggregate) -> OutgoingMessage:
@@ -146,7 +146,7 @@ class Sender:
                     self.answer(aggregate, failure)
 
     def _take_batch(self, most: int, most_bytes: int, size_of: Callable[[OutgoingMessage], int]) -> list[Aggregate]:
-        """Take what fits into one request, but at least one, so that the broker itself rejects one too large."""
+        """Take the messages that fit into one request, but at least one, so that the broker rejects one too large."""
         batch = [self.take()]
         room = most_bytes - size_of(self.first_of(batch[0]))
         while self._ready and len(batch) < most and (room := room - size_of(self.first_of(self._ready[0]))) >= 0:
@@ -173,7 +173,7 @@ class SendingPublisher(ClientPublisher[C]):
     window: ClassVar[int]
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
-        """Publish to the destination, whose resource names it."""
+        """Publish to the destination with the name of the resource."""
         if not messages:
             return []
         resource = parse_destination(messages[0].aggregate_type).resource
@@ -189,4 +189,4 @@ class SendingPublisher(ClientPublisher[C]):
 
     @abstractmethod
     def send(self, sender: Sender, resource: str) -> None:
-        """Send what ``sender`` holds; return once each message has its answer. SQL may have written any resource."""
+        """Send the messages of ``sender``; return once each has its answer. SQL may have written any resource."""

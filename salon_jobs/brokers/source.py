@@ -18,7 +18,7 @@ REMEMBERED: Final = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """Content of a message, whatever carried it. ``message_id`` is fixed by its writer (salon_jobs: a UUID).
+    """Content of a message, by any transport. ``message_id`` is fixed by its writer (salon_jobs: a UUID).
 
     ``payload`` is JSON text. ``replay_of`` is the ID of the message that an operator re-sent under this new ID.
     """
@@ -69,9 +69,9 @@ def read_delivery(
 ) -> Delivery:
     """Parse a message whose fields came as ``kind`` (headers or attributes) next to its body.
 
-    Field names are those of ``core.destinations``, in lower case. ``message_id``: for messages whose writer gave none.
-    Unreadable content becomes a fault, never an error, so that it cannot stop other messages; ``headers`` may raise
-    ValueError for it.
+    Field names are those of ``core.destinations``, in lower case. ``message_id``: for messages without an ID from their
+    writer. Unreadable content becomes a fault, never an error, so that it cannot stop other messages; ``headers`` may
+    raise ValueError for it.
     """
     try:
         if (version := fields.get("envelope") or destinations.VERSION) != destinations.VERSION:
@@ -100,8 +100,8 @@ class Source(ABC):
     """Receiver from one queue, stream or subscription. Used by one thread; ``extend`` may be called from another."""
 
     service: ClassVar[str]
-    # Whether the inbox has messages of this consumer; set before the first receive. A source whose broker then knows
-    # no consumer has lost its place: it must not begin again with what is older than REMEMBERED.
+    # Whether the inbox has messages of this consumer; set before the first receive. A source whose broker then knows no
+    # consumer has lost its place: it must not begin again with messages older than REMEMBERED.
     resumes: bool = False
 
     def __init__(self, destination: Destination, *, consumer: str) -> None:
@@ -116,7 +116,7 @@ class Source(ABC):
 
     @property
     def visibility(self) -> timedelta:
-        """How long a received message is hidden from other consumers, and one that is given back from all."""
+        """How long a received message is hidden from other consumers, and a returned one from all."""
         return timedelta(seconds=30)
 
     @abstractmethod

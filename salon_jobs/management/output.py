@@ -356,9 +356,7 @@ class Console:
     def confirm(
         self, question: str, *, unless: str = "yes", otherwise: str = "nothing was changed", remedy: str = "pass --yes"
     ) -> None:
-        """Ask unless the option is given. Raises CommandError: ``otherwise`` after a no, ``remedy`` without a
-        terminal.
-        """
+        """Ask unless this option is given. Raises CommandError: ``otherwise`` after a no, ``remedy`` if unanswered."""
         if not self[unless]:
             ask(question, self.err, otherwise=otherwise, remedy=remedy)
 

@@ -31,7 +31,7 @@ except ImportError as missing:
     raise ConfigurationError("SNS and SQS need boto3: pip install 'salon-jobs[sns]'") from missing
 
 
-# What a client's call may raise. The SDK's own errors are not enough: its parser raises KeyError for foreign XML from a
+# Errors that a client's call may raise. The SDK's own are not enough: its parser raises KeyError for foreign XML from a
 # proxy.
 ERRORS: Final = Exception
 
@@ -39,8 +39,8 @@ ERRORS: Final = Exception
 TIMEOUT_S: Final = 5.0
 THROTTLED: Final = "SNS.THROTTLED"
 # The first that lists an error applies. Missing permissions and an unusable encryption key are outages: an operator
-# fixes them, and no message is to blame. So is throttling: it costs no attempt, and the destination waits. So is what
-# no list knows.
+# fixes them, and no message is to blame. So is throttling: it costs no attempt, and the destination waits. So are
+# unlisted errors.
 _MEANINGS: Final = (
     Meaning(
         Verdict.OUTAGE,

@@ -122,7 +122,7 @@ class SqsSource(Source):
         return received
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Delete the messages. An expired receipt belongs to a message that another consumer has by now."""
+        """Delete the messages. An expired receipt belongs to a message that another consumer now has."""
         self._answer(deliveries, self._answering.delete_message_batch)
 
     def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
@@ -141,7 +141,7 @@ class SqsSource(Source):
         self._answering.close()
 
     def _answer(self, deliveries: Sequence[Delivery], send: Callable[..., Any], **fields: object) -> None:
-        """Send all in batches, then raise for those that SQS rejected, unless they are no longer ours."""
+        """Send all in batches, then raise for messages that SQS rejected, unless they are no longer ours."""
         failed: list[str] = []
         with self._require_answer():
             for start in range(0, len(deliveries), _MOST_AT_ONCE):

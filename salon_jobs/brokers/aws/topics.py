@@ -62,7 +62,7 @@ class Topics:
         return None if self._due_at is None else max(0.0, self._due_at - self._clock())
 
     def forget(self, name: str) -> None:
-        """Forget a topic that SNS reports missing. It is looked for again in a minute."""
+        """Forget a topic that SNS reports missing. The next search for it is in a minute."""
         self._looked_for[name] = self._clock()
         self._arns = {other: arn for other, arn in (self._arns or {}).items() if other != name}
 
@@ -126,7 +126,7 @@ class SnsTransport:
                 continue
             else:
                 failure = _NO_ANSWER
-            # What failed beside messages that the topic accepted is no outage of the topic, unless it asks to wait.
+            # A failure next to messages that the topic accepted is no outage of the topic, unless it asks to wait.
             if published and failure.verdict is Verdict.OUTAGE and failure.code != aws.THROTTLED:
                 failure = replace(failure, verdict=Verdict.UNRESOLVABLE)
             answers.append(failure)

@@ -52,7 +52,7 @@ _MEANINGS: Final = (
         (401, 403),
     ),
     Meaning(Verdict.OUTAGE, "AZURE.BUSY", statuses=(408, 429, *range(500, 1000))),
-    # Answered by something else, such as a proxy.
+    # Answered by another server, such as a proxy.
     Meaning(Verdict.OUTAGE, "AZURE.UNREACHABLE", statuses=(407, *range(400))),
     # Of a request, only the body differs from message to message.
     Meaning(

@@ -48,7 +48,7 @@ class AzureQueueSource(Source):
         return _MOST_BYTES
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
-        """Return what is there, up to 32 per request; otherwise poll every second."""
+        """Return waiting messages, up to 32 per request; otherwise poll every second."""
         until = time.monotonic() + wait.total_seconds()
         while True:
             deliveries = self._receive_now(limit, visibility)

@@ -81,7 +81,7 @@ class AzureQueuePublisher(SendingPublisher["AzureAccount"]):
 
 
 def _body(message: OutgoingMessage, queue: str) -> bytes:
-    """Return a JSON object of all fields, or in a plain queue the payload; what is JSON already stays unchanged."""
+    """Return a JSON object of all fields, or in a plain queue the payload; JSON values stay unchanged."""
     if queue in azure_settings.plain_queues:
         return message.payload.encode()
     fields = {

@@ -1,8 +1,7 @@
 """One connection to NATS, with its event loop and thread.
 
-The client's own reconnecting is off: after a lost connection, it would later send what was left in its buffer, when
-another relay may own those messages; nor does it support jitter. A lost connection is dropped, and a new one is made
-here.
+The client's own reconnecting is off: after a lost connection, it would later send the rest of its buffer, when another
+relay may own those messages; nor does it support jitter. A lost connection is dropped, and a new one is made here.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ try:
 except ImportError as missing:
     raise ConfigurationError("NATS needs its client library: pip install 'salon-jobs[nats]'") from missing
 
-# The library is imported only here, so that one place says what to install.
+# The library is imported only here, so that one place names the package to install.
 __all__ = ["NatsConnection", "Unreachable", "api", "describe", "errors"]
 
 T = TypeVar("T")
@@ -42,7 +41,7 @@ class Answer(Protocol):
 
     @property
     def error(self) -> Fault | None:
-        """What the server has against the question."""
+        """The fault that the server reports, if any."""
 
 
 A = TypeVar("A", bound=Answer)
@@ -146,9 +145,9 @@ class NatsConnection:
         await self.flush(await self.client(), timeout_s=min(5.0, nats_settings.timeout.total_seconds()))
 
     async def flush(self, client: Any, *, timeout_s: float) -> None:
-        """Wait until the server has read what the client sent. Drop the connection if it does not answer in time.
+        """Wait until the server has read the sent data. Drop the connection if it does not answer in time.
 
-        It could not be used any more: the client's reading ends when the answer comes late. Raises Unreachable.
+        It would be unusable: the client's reading ends when the answer comes late. Raises Unreachable.
         """
         try:
             await client.flush(timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""What is said to JetStream and by it: subjects, headers, and the server's answers."""
+"""JetStream's protocol: subjects, headers, and the server's answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def aggregate_of(resource: str, subject: str) -> str:
 
 @lru_cache(maxsize=4096)
 def require_resource(resource: str) -> None:
-    """Raise MessageInvalid for an invalid subject; a server would store what is sent to a wildcard."""
+    """Raise MessageInvalid for an invalid subject; a server would store a message to a wildcard."""
     tokens = resource.split(".")
     if not all(tokens) or any(encode_token(token) != token for token in tokens) or resource.startswith("$"):
         raise MessageInvalid(
@@ -50,7 +50,7 @@ def require_resource(resource: str) -> None:
 
 
 _HEADER: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-# Largest overhead of a message besides its own headers: names, IDs, expected sequence, frame.
+# Largest overhead of a message in addition to its own headers: names, IDs, expected sequence, frame.
 FIXED_BYTES: Final = 600
 _read: Final = msgspec.json.Decoder(dict[str, str]).decode
 
@@ -85,8 +85,8 @@ def size_of(headers: Iterable[tuple[str, str]]) -> int:
     return 16 + sum(len(name) + len(value.encode()) + 4 for name, value in headers)
 
 
-# Larger than the stream's max_msg_size; headers longer than JetStream can keep. What else could be wrong with a message
-# is commanded by headers that begin with Nats-, which ours cannot have.
+# Larger than the stream's max_msg_size; headers longer than JetStream can keep. Other faults of a message come from
+# headers that begin with Nats-, which ours cannot have.
 _TOO_LARGE: Final = frozenset({10054, 10097})
 _STORE_FAILED: Final = 10077
 # In a cluster: the same message, sent before a connection was lost, is still being stored.
@@ -154,8 +154,8 @@ read_names: Final = msgspec.json.Decoder(StreamNames).decode
 def judge(fault: Fault) -> PublishFailure:
     """Return the verdict on a message that the server rejected.
 
-    A full stream or account rejects every message until someone makes room, and no message is to blame: an outage, as
-    is every error that is not known to concern one message. A full subject affects only its aggregate.
+    A full stream or account rejects every message until there is room, and no message is to blame: an outage, like
+    every error that is not known to concern one message. A full subject affects only its aggregate.
     """
     code, detail = f"NATS.{fault.err_code}", fault.description
     if fault.err_code in _TOO_LARGE:

@@ -28,7 +28,7 @@ _LEAST_WAIT_S: Final = 0.05
 # With this many unacknowledged messages, the server stops delivering.
 _MOST_UNANSWERED: Final = 10_000
 _FIND_EVERY_S: Final = 60.0
-# For all that waits in the stream to be received, before the inbox forgets more of it.
+# For all waiting messages of the stream to be received, before the inbox forgets more of it.
 _MARGIN: Final = timedelta(days=1)
 _NOT_FOUND: Final = 404
 
@@ -48,7 +48,7 @@ class _Consumer(msgspec.Struct, frozen=True):
 
     @property
     def faults(self) -> list[str]:
-        """What would lose messages, with what to set instead."""
+        """Settings that would lose messages, with the values to set instead."""
         return [
             *(["it pushes to a subject: make a pull consumer"] if self.deliver_subject else ()),
             *(
@@ -99,11 +99,11 @@ class _Bound(NamedTuple):
 class NatsSource(Source):
     """Source for everything published to a destination: the subject of that name, and all below it.
 
-    The streams are found by the subject, and looked for again every minute. In each, a durable pull consumer is used
-    that has the name of the consumer in the settings: one that is there as it is, else it is created at the first
+    The streams are found by the subject, and searched again every minute. In each, a durable pull consumer with the
+    name of the consumer in the settings is used: an existing one as it is; otherwise it is created at the first
     receive, starts with the oldest message, and never gives up on a message. All processes share it. A message without
-    an ID from its writer is identified by its position in the stream and the time at which it got there, since a stream
-    that is made again counts from 1.
+    an ID from its writer is identified by its position in the stream and the time of its arrival, since a re-created
+    stream counts from 1.
     """
 
     service = "nats"
@@ -115,11 +115,11 @@ class NatsSource(Source):
         # A name must not contain separators of subjects or paths.
         self._name = re.sub(r"[^A-Za-z0-9_-]", percent_encoded, consumer)
         self._client: Any = None
-        # Streams, the one whose turn it is first.
+        # Streams, the next one first.
         self._streams: list[str] = []
         self._find_at = float("-inf")
         self._bound: dict[str, _Bound] = {}
-        # Streams in which the consumer was there.
+        # Streams in which the consumer existed.
         self._seen: set[str] = set()
         self._tell_at = float("-inf")
 
@@ -156,9 +156,9 @@ class NatsSource(Source):
             raise NotReady(f"{self.destination}: {describe(error)}") from error
 
     async def _receive(self, limit: int, wait_s: float, visibility: timedelta) -> list[Delivery]:
-        """Ask one stream after the other; those that fail hold up no other, unless all are empty.
+        """Ask one stream after the other; failing ones hold up no other, unless all are empty.
 
-        While others are not, a failure is logged once a minute.
+        While others are not empty, a failure is logged once a minute.
         """
         client = await self._connection.client()
         if client is not self._client:
@@ -203,7 +203,7 @@ class NatsSource(Source):
         if (bound := self._bound.get(stream)) is None:
             bound = self._bound[stream] = await self._bind(stream, client, visibility)
         consumer = bound.consumer
-        # More than the consumer allows would be refused, without a word from the client.
+        # The server would refuse more than the consumer allows, and the client would not report it.
         limit = min([limit, *(most for most in (consumer.max_batch, consumer.max_ack_pending) if most > 0)])
         if consumer.max_expires > 0:
             wait_s = min(wait_s, consumer.max_expires / 1e9)
@@ -228,7 +228,7 @@ class NatsSource(Source):
         self._run(answer())
 
     async def _bind(self, stream: str, client: Any, visibility: timedelta) -> _Bound:
-        """Subscribe to the consumer, which is created if there is none. Raises Unreachable for one of no use."""
+        """Subscribe to the consumer, which is created if there is none. Raises Unreachable for an unusable one."""
         js = client.jetstream(domain=nats_settings.domain, timeout=nats_settings.timeout.total_seconds())
         if (consumer := await self._find_consumer(stream)) is None:
             if self.resumes or stream in self._seen:
@@ -270,7 +270,7 @@ class NatsSource(Source):
                 )
 
     async def _find_streams(self) -> list[str]:
-        """Return the streams that accept any subject of the destination; those that were there keep their turn."""
+        """Return the streams that accept any subject of the destination; known ones keep their turn."""
         found: set[str] = set()
         for subject in self._subjects:
             names = await self._connection.query("STREAM.NAMES", {"subject": subject}, read_names)

@@ -164,7 +164,7 @@ class Batch:
     async def _explain(self, aggregate: Aggregate, failure: PublishFailure | None = None) -> None:
         """Distinguish a subject that no stream accepts from a stream that accepts nothing now.
 
-        Without a failure the subject had no stream before: go on with it if it has one by now.
+        Without a failure the subject had no stream before: continue if it has one now.
         """
         subject = self._subject(aggregate)
         streams_of_destination = await self._streams_of_destination()
@@ -287,7 +287,7 @@ class NatsTransport(NatsConnection):
         self._waiting: dict[str, Batch] = {}
 
     def publish(self, sender: Sender, resource: str) -> None:
-        """Send what a sender holds, and return once each message has its answer."""
+        """Send a sender's messages, and return once each has its answer."""
         self.run(self._publish(sender, resource))
 
     async def send(self, batch: Batch, subject: str, message: OutgoingMessage) -> PublishFailure | str:
