@@ -10,7 +10,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.cells import badge
-from salon_jobs.jobs.stages import Stage, Stages
+from salon_jobs.jobs.flow_summary import FlowSummary, Stage
 
 # Pixels: a box, and the space to the next.
 _WIDTH: Final = 210
@@ -19,7 +19,7 @@ _ASIDE: Final = 56
 _BELOW: Final = 14
 
 
-def picture(flow: Stages, address: Callable[[Stage], str], badges: Mapping[str, str]) -> SafeString:
+def picture(flow: FlowSummary, address: Callable[[Stage], str], badges: Mapping[str, str]) -> SafeString:
     """Return the stages as SVG with linked boxes. It has no inline style, for a strict CSP."""
     layers: dict[int, list[Stage]] = defaultdict(list)
     for stage in flow.stages:
@@ -45,7 +45,7 @@ def picture(flow: Stages, address: Callable[[Stage], str], badges: Mapping[str, 
             _WIDTH,
             _HEIGHT,
             address(stage),
-            SafeString(' aria-current="true"' if stage is flow.mine else ""),
+            SafeString(' aria-current="true"' if stage is flow.requested else ""),
             stage.line,
             stage.title,
             format_html_join(" ", "{}", ((badge(said, badges.get(state, "quiet")),) for state, said in stage.states)),
@@ -57,7 +57,7 @@ def picture(flow: Stages, address: Callable[[Stage], str], badges: Mapping[str, 
         '<div class="salon-jobs-flow" tabindex="0" role="group" aria-label="{}" data-at="{}">'
         '<svg width="{}" height="{}">{}{}</svg></div>',
         flow.name,
-        at[flow.mine][0],
+        at[flow.requested][0],
         *size,
         format_html_join("", '<path class="{0}" d="M{1} {2}C{3} {2} {3} {4} {5} {4}"/>', lines),
         format_html_join(

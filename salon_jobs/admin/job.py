@@ -49,8 +49,8 @@ from salon_jobs.core.units import LATEST, counted, error_name
 from salon_jobs.dashboard.jobs import BY_OPERATORS, JobRow, Origin, errors_of, job_page, job_rows, seconds_between
 from salon_jobs.dashboard.tasks import declared_tasks
 from salon_jobs.jobs import search
+from salon_jobs.jobs.flow_summary import FlowSummary, Stage
 from salon_jobs.jobs.ordered import PlaceInOrder
-from salon_jobs.jobs.stages import Stage, Stages
 from salon_jobs.models import FanOutRecord, Job, JobError, JobResult, Process
 from salon_jobs.tenancy.names import store_name, store_names
 from salon_jobs.words import ago, duration, exact, instant, relative_time, scope_words
@@ -528,7 +528,7 @@ class JobAdmin(ActionAdmin):
     @admin.display(description=_("flow"))
     def flow(self, job: Any) -> SafeString | str:
         """Draw its flow: each job or group of jobs with its states, linked to its page or its list."""
-        found: Stages | None = job.known.flow
+        found: FlowSummary | None = job.known.flow
         if found is None:
             return "-"
         everything = self.link_to_list(Job, f"{found.name} #{found.flow_id}", flow=found.flow_id)

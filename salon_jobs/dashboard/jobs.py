@@ -12,9 +12,9 @@ from django.utils.translation import gettext, gettext_noop, ngettext
 
 from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.flow_summary import FlowSummary, summarize_flow
 from salon_jobs.jobs.ordered import PlaceInOrder, place_in_order
 from salon_jobs.jobs.search import NextAttempt, progress_of, retries_ahead
-from salon_jobs.jobs.stages import Stages, stages_of
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobStep
 from salon_jobs.schedules.scheduler import tick_of
@@ -138,7 +138,7 @@ class JobPage(JobRow):
     steps: Sequence[JobStep]
     tick: CronTick | None
     follow_up: FollowUp | None
-    flow: Stages | None
+    flow: FlowSummary | None
     order: PlaceInOrder | None
 
     @property
@@ -211,7 +211,7 @@ def job_page(job: Any, *, using: str, sees_all: bool = True, most: int | None = 
         list(steps),
         tick_of(job, using=using) if sees_all else None,
         follow_up,
-        stages_of(job, using=using),
+        summarize_flow(job, using=using),
         place_in_order(job, using=using),
     )
 

@@ -99,7 +99,7 @@ class ExportStore(Subcommand):
             if path is None:
                 out: Any = console.out
                 counts = export(out)
-                beside = Console(console.options, console.err, console.err)
+                report = Console(console.options, console.err, console.err)
             else:
                 number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 try:
@@ -108,5 +108,5 @@ class ExportStore(Subcommand):
                 except BaseException:
                     Path(path).unlink()  # a partial export looks complete
                     raise
-                beside = console
-        beside.result(counts, f"exported: {listed_counts(counts)}")
+                report = console
+        report.result(counts, f"exported: {listed_counts(counts)}")

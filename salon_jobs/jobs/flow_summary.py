@@ -1,4 +1,4 @@
-"""Stages of a flow: groups of similar members, so that a person can read a flow of thousands."""
+"""Summary of a flow: its members in stages of similar ones, so that a person can read a flow of thousands."""
 
 from __future__ import annotations
 
@@ -75,21 +75,21 @@ def _listed(words: list[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
-    """A flow and its stages, each after its predecessors. ``mine`` is the stage of the requested job.
+class FlowSummary:
+    """A flow and its stages, each after its predecessors. ``requested`` is the stage of the requested job.
 
     ``left_out`` names the missing parts, "" if none is missing.
     """
 
     flow_id: int
     name: str
-    mine: Stage
+    requested: Stage
     stages: list[Stage]
     left_out: str
 
     def lines(self) -> list[str]:
         """Return lines for people, one per stage; that of the requested job is marked."""
-        lines = [f"{'>' if each is self.mine else ' '} {each.line}" for each in self.stages]
+        lines = [f"{'>' if each is self.requested else ' '} {each.line}" for each in self.stages]
         return [*lines, self.left_out] if self.left_out else lines
 
     def as_json(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Stages:
         return {"id": self.flow_id, "name": self.name, "stages": shown, "left_out": self.left_out}
 
 
-def stages_of(job: Job, *, using: str) -> Stages | None:
+def summarize_flow(job: Job, *, using: str) -> FlowSummary | None:
     """Return the stages of a job's flow, None if it has none. With roles, the web reads its store's flows."""
     if job.flow_id is None:
         return None
@@ -127,8 +127,8 @@ def stages_of(job: Job, *, using: str) -> Stages | None:
         of[key] = stage
     for stage in alike.values():
         stage.jobs = {state: sorted(ids) for state, ids in sorted(stage.jobs.items())}
-    mine = of[job.pk]
-    near = sorted(alike.values(), key=lambda stage: abs(stage.layer - mine.layer))[:_KEPT]
+    requested = of[job.pk]
+    near = sorted(alike.values(), key=lambda stage: abs(stage.layer - requested.layer))[:_KEPT]
     stages = sorted(near, key=lambda stage: (stage.layer, min(stage.ids)))
     left_out: list[str] = []
     if (far := len(alike) - _KEPT) > 0:
@@ -139,4 +139,4 @@ def stages_of(job: Job, *, using: str) -> Stages | None:
         left_out.append(gettext("all jobs after the first %(read)s") % {"read": f"{_READ:,}"})
     said = gettext("Left out: %(what)s.") % {"what": ", ".join(left_out)} if left_out else ""
     name = FlowRecord.objects.using(using).values_list("name", flat=True).get(pk=job.flow_id)
-    return Stages(job.flow_id, name, mine, stages, said)
+    return FlowSummary(job.flow_id, name, requested, stages, said)
