@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -14,22 +14,19 @@ from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, ngettext, ngettext_lazy
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.base import ReadOnlyAdmin, configured_parts
 from salon_jobs.admin.reader import reader, sees_all_stores
-from salon_jobs.conf import is_eager
-from salon_jobs.core.units import counted, number
-from salon_jobs.dashboard import processes, queues, relays
-from salon_jobs.dashboard.processes import ProcessAtWork
+from salon_jobs.core.units import number
+from salon_jobs.dashboard import queues, relays
 from salon_jobs.dashboard.queues import SPANS
-from salon_jobs.dashboard.relays import Relaying
+from salon_jobs.dashboard.verdict import Facts, problems
 from salon_jobs.jobs import statistics
-from salon_jobs.jobs.waiting import QueueFront, look_at_queue, serves
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.choice import CHOICE
-from salon_jobs.words import about, duration
+from salon_jobs.words import about
 
 WIDTH: Final = 600
 HEIGHT: Final = 120
@@ -37,9 +34,6 @@ HEIGHT: Final = 120
 # stroke of a line below zero.
 _ABOVE: Final = 12
 _BELOW: Final = 3
-
-# Most undeclared tasks that the verdict names.
-_NAMED: Final = 3
 
 Values = Sequence[float | None]
 
@@ -192,21 +186,6 @@ _PIECES: Final = (
 _PIECES_OF_STORE: Final = (Piece("store", "now", _("The store's jobs"), every_s=5),)
 
 
-_FAILED: Final = ngettext_lazy("%(count)s failed job", "%(count)s failed jobs", "number")
-_PARKED: Final = ngettext_lazy("%(count)s parked aggregate", "%(count)s parked aggregates", "number")
-_REJECTED: Final = ngettext_lazy("%(count)s rejected message", "%(count)s rejected messages", "number")
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A problem in the verdict, and a place to see it: a ``model``'s list with ``filters``, or a ``section``."""
-
-    text: str
-    section: str = ""
-    model: str = ""
-    filters: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
 class DashboardAdmin(ReadOnlyAdmin):
     """Admin of the dashboard: a page of two parts, each of which the browser refreshes separately (``?part=``)."""
 
@@ -217,7 +196,7 @@ class DashboardAdmin(ReadOnlyAdmin):
         return [each for each in super().get_urls() if each.name == "salon_jobs_dashboard_changelist"]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Return the page, or a part of it. At most 20 queries through the reader's alias."""
+        """Return the page, or a part of it. At most 26 queries through the reader's alias."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         span = span_of(request)
@@ -243,15 +222,15 @@ class DashboardAdmin(ReadOnlyAdmin):
 
 def _now(request: HttpRequest) -> dict[str, Any]:
     using = reader(request)
-    live, relaying = processes.processes(using=using), relays.relaying(using=using)
+    facts = Facts(using=using)
+    live, relaying = facts.processes, facts.relaying
     names = {each.id: each.name for each in live}
-    waiting, totals = queues.waiting(using=using), relays.totals(using=using)
     tasks = statistics.totals(queues.HOUR, using=using)
     return {
-        "problems": list(_problems(waiting, live, look_at_queue(using=using), relaying, totals)),
-        "waiting": waiting,
+        "problems": problems(facts),
+        "waiting": facts.waiting,
         "running": sum(process.held for process in live),
-        "totals": totals,
+        "totals": facts.totals,
         "counted": relays.COUNTED,
         "down": sum(each.outage_since is not None and not each.paused for each in relaying.destinations),
         # Failing tasks first.
@@ -259,7 +238,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
         "failing_stores": queues.failing_stores(using=using),
         "processes": live,
         "silent": sum(process.silent for process in live),
-        "cron": processes.cron(using=using),
+        "cron": [(entry, entry.is_late(facts.at)) for entry in facts.cron],
         "relaying": relaying,
         "owners": [
             Owner(
@@ -271,74 +250,9 @@ def _now(request: HttpRequest) -> dict[str, Any]:
         ],
         "unowned": _ranges(relaying.unowned),
         "parked": relays.parked(using=using),
-        "updated_at": datetime.now(UTC),
+        "updated_at": facts.at,
         "counted_until": statistics.counted_until(),
     }
-
-
-def _problems(
-    waiting: queues.Waiting, live: Sequence[ProcessAtWork], front: QueueFront, relaying: Relaying, totals: relays.Totals
-) -> Iterator[Problem]:
-    """Yield the worst problems first. Rows that operators paused need no attention."""
-    workers = [each for each in live if each.kind == "worker" and not each.silent]
-    if is_eager():
-        yield Problem(gettext("jobs run in the process that enqueues them (EAGER)"), section="processes")
-    elif not workers:
-        yield Problem(gettext("no worker is running (start one: python manage.py runworker)"), section="processes")
-    for queue in waiting.queues if workers else ():
-        is_served = any(serves(each.queues, queue.name) for each in workers)
-        if queue.depth.due and not is_served:
-            text = ngettext(
-                "no worker serves queue %(queue)s (%(jobs)s due job)",
-                "no worker serves queue %(queue)s (%(jobs)s due jobs)",
-                queue.depth.due,
-            ) % {"queue": queue.name, "jobs": f"{queue.depth.due:,}"}
-            yield Problem(text, model="job", filters={"queue": queue.name, "state__exact": "queued"})
-    if silent := [each for each in live if each.silent]:
-        text = ngettext("%(count)s process is silent", "%(count)s processes are silent", len(silent))
-        text %= {"count": len(silent)}
-        yield Problem(text, section="processes")
-    if tasks := front.unknown_tasks:
-        text = ngettext(
-            "%(jobs)s due job is of a task not declared here: %(names)s",
-            "%(jobs)s due jobs are of tasks not declared here: %(names)s",
-            front.unknown_jobs,
-        )
-        names = f"{', '.join(tasks[:_NAMED])}{', …' if tasks[_NAMED:] else ''}"
-        text %= {"jobs": f"{front.unknown_jobs:,}", "names": names}
-        one = {"task": tasks[0]} if len(tasks) == 1 else {}
-        yield Problem(text, model="job", filters={**one, "state__exact": "queued"})
-    if configured_parts()["outbox"]:
-        in_use = [each for each in relaying.destinations if not each.paused]
-        for each in in_use:
-            if each.outage_since is not None:
-                since = f"{timezone.localtime(each.outage_since):%Y-%m-%d %H:%M %Z}"
-                text = gettext("destination %(name)s has been down since %(time)s (%(code)s)")
-                text %= {"name": each.aggregate_type, "time": since, "code": each.outage_code}
-                yield Problem(text, model="destinationstate", filters={"q": each.aggregate_type})
-        late_s = max((each.oldest_s or 0.0 for each in in_use), default=0.0)
-        if relaying.unowned and late_s:
-            text = ngettext(
-                "no relay owns %(count)s partition; the oldest message has waited for %(time)s",
-                "no relay owns %(count)s partitions; the oldest message has waited for %(time)s",
-                len(relaying.unowned),
-            ) % {"count": len(relaying.unowned), "time": duration(late_s)}
-            yield Problem(text, section="relays")
-        if relaying.gate.behind:
-            text = ngettext(
-                "%(count)s message held back by an open transaction",
-                "%(count)s messages held back by an open transaction",
-                relaying.gate.behind,
-            ) % {"count": f"{relaying.gate.behind:,}"}
-            yield Problem(text, section="relays")
-    for count, several, model, status in (
-        (totals.failed, _FAILED, "job", {"state__exact": "failed"}),
-        (totals.parked, _PARKED, "blockedaggregate", {"status__exact": "parked"}),
-        (totals.rejected, _REJECTED, "inboxmessage", {"status__exact": "rejected"}),
-    ):
-        if count:
-            shown = several % {"number": count, "count": counted(count, relays.COUNTED)}
-            yield Problem(shown, model=model, filters=status)
 
 
 def _ranges(partitions: Sequence[int]) -> str:

@@ -186,6 +186,7 @@ class Settings(Section, frozen=True):
     listen: Annotated[bool | str, Meta(description="True, False or a URL"), _listen, SECRET] = True
     poll_interval: Duration = timedelta(seconds=1)
     process_silent_after: Duration = timedelta(seconds=15)
+    late_after: Duration = timedelta(minutes=5)
     shutdown_grace: Duration = timedelta(seconds=30)
     concurrency: Annotated[int, Meta(ge=1, le=1000)] = 8
     async_concurrency: Annotated[int, Meta(ge=1, le=5000)] = 100

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
@@ -20,6 +20,8 @@ from salon_jobs.words import ENDED, override_of
 
 # The most jobs of a process to count: more than it runs and has claimed.
 MOST_HELD: Final = 10_001
+# How late a tick may be before it is a problem: schedulers fire within a second, and take over within seconds.
+LATE_TICK: Final = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class ProcessAtWork:
 class CronAtWork:
     """A cron entry; ``schedule`` None: this process does not declare it. ``result``: the outcome of its last job.
 
+    ``next_at`` is the oldest tick that has not fired: in the past if no scheduler runs.
+
     ``schedule`` is the line in effect, and ``override`` names the line it replaces, if an operator set it; ``invalid``
     is why it cannot be parsed, so that the entry is never due.
     """
@@ -82,6 +86,11 @@ class CronAtWork:
     job_id: int | None
     result: str
     invalid: str = ""
+    paused: bool = False
+
+    def is_late(self, now: datetime) -> bool:
+        """Return whether its next tick, the oldest that has not fired, should have fired a minute ago."""
+        return self.next_at is not None and not self.paused and now - self.next_at > LATE_TICK
 
     @property
     def failed(self) -> bool:
@@ -107,23 +116,26 @@ def processes(*, using: str) -> tuple[ProcessAtWork, ...]:
 def cron(*, using: str) -> tuple[CronAtWork, ...]:
     """List the entries that schedulers have seen and those declared here. One query. Role: operator, worker."""
     now = datetime.now(UTC)
-    results = {
-        name: (CronEntryState(name=name, line=line, overridden_by=by, overridden_at=at), result)
-        for name, line, by, at, *result in rows("cron_results", using=using)
-    }
+    results: dict[str, tuple[CronEntryState, datetime, tuple[Any, ...]]] = {}
+    for name, line, by, at, paused_at, since, *result in rows("cron_results", using=using):
+        state = CronEntryState(name=name, line=line, overridden_by=by, overridden_at=at, paused_at=paused_at)
+        results[name] = state, since, tuple(result)
     declared = {entry.name: entry for entry in cron_entries.all()}
     entries: list[CronAtWork] = []
     for name in sorted({*results, *declared}):
-        state, (tick, fired_at, job_id, outcome) = results.get(name, (CronEntryState(name=name, line=""), (None,) * 4))
+        unregistered = CronEntryState(name=name, line=""), now, (None,) * 4
+        state, since, (tick, fired_at, job_id, outcome) = results.get(name, unregistered)
+        paused = state.paused_at is not None
         timing: tuple[str | None, str | None, str, datetime | None] = (None, None, "", None)
         invalid = ""
         if entry := declared.get(name):
             instead = override_of(state, entry.expression.line)
             try:
                 expression = entry.overridden(state.line).expression
-                timing = (expression.line, expression.timezone, instead, expression.next_after(now))
+                next_at = expression.next_after(now if paused else since)
+                timing = (expression.line, expression.timezone, instead, next_at)
             except CronInvalid as error:
                 timing, invalid = (state.line, entry.expression.timezone, instead, None), str(error)
         result = gettext_noop("never fired") if tick is None else outcome or ENDED
-        entries.append(CronAtWork(name, *timing, tick, fired_at, job_id, result, invalid))
+        entries.append(CronAtWork(name, *timing, tick, fired_at, job_id, result, invalid, paused))
     return tuple(entries)

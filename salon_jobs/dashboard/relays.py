@@ -72,11 +72,13 @@ class Relaying:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Counts of messages that wait for an operator, each up to 10,001."""
+    """Counts of what waits for an operator, each up to 10,001, and since when the oldest of these does."""
 
     failed: int
     rejected: int
+    rejected_since: datetime | None
     parked: int
+    parked_since: datetime | None
 
 
 def relaying(*, using: str) -> Relaying:

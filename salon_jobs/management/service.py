@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
+from django.utils.translation import override
 
 from salon_jobs.conf import debug
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.reader import LEVELS
 from salon_jobs.conf.sections import FORMATS
 from salon_jobs.core.program import replace_closed_streams
+from salon_jobs.dashboard.verdict import Facts, problems
 from salon_jobs.management.arguments import ShortParser, address, log_level
 from salon_jobs.management.notes import as_command_error, plain_notes
 from salon_jobs.process.logs import configure_logging, terminal_of
@@ -109,7 +112,10 @@ class ServiceCommand(BaseCommand):
         """
         burst = options["burst"]
         address = options["health_addr"] or ("127.0.0.1", 0 if burst else self.health_port)
-        service = Service(kind, make_loop, using=self.using, health_address=address, burst=burst, **more)
+        verdict = partial(sentences, self.using)
+        service = Service(
+            kind, make_loop, using=self.using, health_address=address, burst=burst, verdict=verdict, **more
+        )
         if options["terminal"] and options["log_format"] == "text":
             from salon_jobs.management.output import Console  # noqa: PLC0415 - loads rich, which few processes need
 
@@ -142,6 +148,12 @@ class ServiceCommand(BaseCommand):
         if self._called_from_command_line:
             return [sys.executable, *sys.orig_argv[1:], *words]
         return [sys.executable, "-m", "django", "salon_jobs", self.alias, *words]
+
+
+def sentences(using: str) -> list[str]:
+    """Return the problems of the deployment, for everybody, in English: programs read them."""
+    with override(None):
+        return [each.public_sentence for each in problems(Facts(using=using))]
 
 
 def configure_output(options: dict[str, Any]) -> None:

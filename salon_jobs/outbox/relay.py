@@ -28,7 +28,7 @@ from salon_jobs.outbox.partitions import Ownership
 from salon_jobs.outbox.progress import RelayProgress
 from salon_jobs.outbox.queries import Blocked, Gate, PageRequest
 from salon_jobs.outbox.relay_publishers import Publishers
-from salon_jobs.process.heartbeat import Heartbeat, delete_row
+from salon_jobs.process.heartbeat import EmbeddedRow, Heartbeat
 from salon_jobs.process.listener import Listener
 from salon_jobs.process.loop import Loop
 
@@ -433,17 +433,15 @@ class EmbeddedRelay(Relay):
     def __init__(self, heartbeat: Heartbeat) -> None:
         """Prepare without I/O. Raises ConfigurationError when a pool is too small for the threads."""
         refuse_small_pool(_THREADS, using=heartbeat.using)
-        super().__init__(lambda: heartbeat.insert("relay"), using=heartbeat.using)
-        self._heartbeat = heartbeat
+        self._row = EmbeddedRow("relay", heartbeat)
+        super().__init__(self._row.insert, using=heartbeat.using)
 
     def finish(self) -> bool:
-        """Finish as a relay does, and delete the process row; if that fails, a rescuer will declare it dead."""
+        """Finish as a relay does, and delete the process row."""
         try:
             return super().finish()
         finally:
-            self._heartbeat.drop(self._process_id)
-            if self._process_id:
-                self.outage.attempt(lambda: delete_row(self._process_id, using=self.using))
+            self._row.delete(self.outage)
 
     def facts(self) -> dict[str, object]:
         return {"relay": super().facts()}

@@ -21,7 +21,7 @@ from salon_jobs.core.events import log_event
 from salon_jobs.db import statements
 from salon_jobs.models import Process
 from salon_jobs.models.process import new_process_id
-from salon_jobs.process.loop import Loop
+from salon_jobs.process.loop import Loop, Outage
 
 
 def application_name(process_id: int) -> str:
@@ -143,6 +143,26 @@ class Heartbeat(Loop):
     def finish(self) -> bool:
         """Delete the row. Stop a heartbeat only after the last job was given back."""
         return self.outage.attempt(lambda: delete_row(self.process_id, using=self.using))
+
+
+class EmbeddedRow:
+    """Row of a loop that runs inside another process and counts as a process for the others, such as a relay."""
+
+    def __init__(self, kind: str, heartbeat: Heartbeat) -> None:
+        self._kind, self._heartbeat = kind, heartbeat
+        self.process_id = 0
+
+    def insert(self) -> int:
+        """Insert the row, the first time, and return the process id. Raises database errors."""
+        if not self.process_id:
+            self.process_id = self._heartbeat.insert(self._kind)
+        return self.process_id
+
+    def delete(self, outage: Outage) -> None:
+        """Stop the heartbeat and delete the row; if that fails, a rescuer will declare it dead."""
+        self._heartbeat.drop(self.process_id)
+        if self.process_id:
+            outage.attempt(lambda: delete_row(self.process_id, using=self._heartbeat.using))
 
 
 def delete_row(process_id: int, *, using: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import Error, OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
 from psycopg import Error as PsycopgError
 
 from salon_jobs.access.declared_objects import identifier, trigger_schema
@@ -91,17 +92,30 @@ def check_schema(alias: str) -> None:
     """Check that the job tables exist and no migration is pending. Raises SchemaMissing, NotReady."""
     check_tables(alias)
     with answering():
-        executor = MigrationExecutor(connections[alias])
-        pending = executor.migration_plan(executor.loader.graph.leaf_nodes())
+        loader, pending = _migrations(alias)
     if pending:
-        names = ", ".join(f"{migration.app_label}.{migration.name}" for migration, _ in pending[:3])
+        names = ", ".join(pending[:3])
         remedy = "run: python manage.py migrate"
-        if not executor.loader.applied_migrations:
+        if not loader.applied_migrations:
             remedy = (
                 "the tables were made without migrations, as by TEST = {'MIGRATE': False}: have a test that starts a"
                 " process migrate, or run its jobs by salon_jobs.testing"
             )
         raise SchemaMissing(f"{len(pending)} migrations are pending ({names} …); {remedy}")
+
+
+def pending_migrations(alias: str) -> list[str]:
+    """Return the names of the migrations that are still to be applied, for which processes wait. Role: any.
+
+    Raises database errors.
+    """
+    return _migrations(alias)[1]
+
+
+def _migrations(alias: str) -> tuple[MigrationLoader, list[str]]:
+    executor = MigrationExecutor(connections[alias])
+    plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    return executor.loader, [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
 
 
 def check_settings(alias: str) -> None:

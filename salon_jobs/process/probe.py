@@ -28,13 +28,22 @@ class Probe(Generic[T]):
     Concurrent callers share one attempt. A hanging database therefore neither blocks the caller nor costs another
     thread and connection for each probe. An attempt can take longer than its callers wait, as when the first of two
     hosts does not answer and libpq waits for it until ``connect_timeout``: its answer is kept for callers within
-    ``kept_s``. An answer in time is not kept: if the next does not come, something has changed.
+    ``kept_s``. An answer in time is not kept: if the next does not come, something has changed. ``afterwards``
+    is called in the same thread, on the same connection, once the callers have their answer.
     """
 
-    def __init__(self, ask: Callable[[], T], *, patience_s: float = _PATIENCE_S, kept_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        ask: Callable[[], T],
+        *,
+        patience_s: float = _PATIENCE_S,
+        kept_s: float = 0.0,
+        afterwards: Callable[[], None] | None = None,
+    ) -> None:
         self._ask = ask
         self._patience_s = patience_s
         self._kept_s = kept_s
+        self._afterwards = afterwards
         self._lock = threading.Lock()
         self._asked = self._answered = float("-inf")
         self._attempt: Future[T] | None = None
@@ -73,4 +82,8 @@ class Probe(Generic[T]):
             self._answered = time.monotonic()
             self._late = attempt if self._answered - asked > self._patience_s else None
             set_answer()
-        connections.close_all()
+        try:
+            if self._afterwards is not None and attempt.exception() is None:
+                self._afterwards()
+        finally:
+            connections.close_all()

@@ -15,12 +15,12 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn, Protocol, TypeAlias
 
-from django.db import connections
+from django.db import Error, connections
 
 from salon_jobs.conf import debug
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics, tracing
-from salon_jobs.core.errors import NotReady, SchemaMissing
+from salon_jobs.core.errors import NotReady, SalonJobsError, SchemaMissing
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.program import HANGUP, stop_signals
@@ -35,6 +35,8 @@ from salon_jobs.process.probe import KEPT_S, Probe
 _SIGNAL_POLL_S = 0.2
 _RETRY_S = 0.5
 _MARGIN_S = 0.25
+# How old the verdict in readiness may be: probes come every few seconds, to every process, and it asks a dozen queries.
+_VERDICT_S = 30.0
 # Time to send the last spans and errors: normally, and within the margin.
 _EXPORT_S = 2.0
 _LAST_EXPORT_S = 0.1
@@ -68,7 +70,8 @@ class Service:
     """One loop, run as a registered process with a health endpoint. One per process.
 
     ``make_loop`` is called before the first query, so that the loop can prepare while the database is awaited; its
-    ``run`` is called once the process is registered.
+    ``run`` is called once the process is registered. ``verdict`` reads the problems of the whole deployment, which
+    readiness lists: none of them makes a process unready, since to restart it would mend nothing.
     """
 
     def __init__(
@@ -81,11 +84,19 @@ class Service:
         concurrency: int = 1,
         queues: Sequence[str] | None = None,
         burst: bool = False,
+        verdict: Callable[[], list[str]] = list,
     ) -> None:
         self._kind = kind
         self._make_loop = make_loop
         self._burst = burst
-        self._database = Probe(lambda: (check_tables if self._schema_checked else check_schema)(using), kept_s=KEPT_S)
+        self._database = Probe(
+            lambda: (check_tables if self._schema_checked else check_schema)(using),
+            kept_s=KEPT_S,
+            afterwards=self._judge,
+        )
+        self._verdict = verdict
+        self._judged = float("-inf")
+        self._problems: dict[str, object] = {}
         self._health: HealthServer | None = None
         try:
             self._health = HealthServer(health_address, self._readiness, self._samples)
@@ -209,7 +220,19 @@ class Service:
     def _readiness(self) -> dict[str, object]:
         """Return facts about this process. Raises when it cannot work now. Runs in a health thread."""
         self._database.answer()
-        return {"kind": self._kind, "database_answered_s_ago": round(self._database.age_s, 1), **self._own_facts()}
+        answered_s_ago = round(self._database.age_s, 1)
+        own = {"kind": self._kind, "database_answered_s_ago": answered_s_ago, **self._own_facts()}
+        return {**own, **self._problems}
+
+    def _judge(self) -> None:
+        """Read the verdict for the next answers, unless it is new. What fails here makes nobody unready."""
+        if time.monotonic() - self._judged < _VERDICT_S:
+            return
+        self._judged = time.monotonic()
+        try:
+            self._problems = {"problems": self._verdict()}
+        except (SalonJobsError, Error) as error:
+            self._problems = {"problems_unknown": str(error).strip()}
 
     def _own_facts(self) -> dict[str, object]:
         """Return the facts this process knows without the database. Raises NotReady."""

@@ -33,6 +33,7 @@ from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import NewJob
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.models import CronEntryState, CronTick, Job
+from salon_jobs.process.heartbeat import EmbeddedRow, Heartbeat
 from salon_jobs.process.loop import Loop
 from salon_jobs.schedules.cron import CronExpression
 from salon_jobs.schedules.due import StoredSchedules
@@ -193,6 +194,26 @@ class Scheduler(Loop):
         if self._last_reported.get((entry.name, event)) != tick:
             self._last_reported[entry.name, event] = tick
             log_event(level, event, entry=entry.name, tick=tick, **fields)
+
+
+class EmbeddedScheduler(Scheduler):
+    """Scheduler of ``runworker --with-scheduler``, for its own thread, with a process row of its own."""
+
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        super().__init__(using=heartbeat.using)
+        self._row = EmbeddedRow("scheduler", heartbeat)
+
+    def poll(self) -> float:
+        """Work as a scheduler does, which the others see by the row."""
+        self._row.insert()
+        return super().poll()
+
+    def finish(self) -> bool:
+        """Finish as a scheduler does, and delete the process row."""
+        try:
+            return super().finish()
+        finally:
+            self._row.delete(self.outage)
 
 
 def job_of(entry: CronEntry, tick: datetime) -> NewJob:

@@ -151,7 +151,7 @@ def test_list_show_and_top_give_reasons_early(process_id: int, stores: list[UUID
 
     lines = top.splitlines()
     [place] = [number for number, line in enumerate(lines) if line.startswith("failed jobs")]
-    assert place < 6
+    assert place < 9
     assert "CardError" in lines[place + 1]
 
 

@@ -47,10 +47,12 @@ SELECT EXISTS (
 )
 
 -- name: cron_results
--- List the cron entries with the line that overrides the declared one, who set it and when, their last tick, whether
--- its job still exists, and its outcome so far (ended: see schedule_results).
+-- List the cron entries with the line that overrides the declared one, who set it and when, since when they are paused,
+-- after which time their ticks are still to fire, their last tick, whether its job still exists, and its outcome so far
+-- (ended: see schedule_results).
 -- Locks: none. Role: operator, worker.
-SELECT e.name, e.line, e.overridden_by, e.overridden_at, t.tick_at, t.fired_at, j.id,
+SELECT e.name, e.line, e.overridden_by, e.overridden_at, e.paused_at, greatest(e.registered_at, e.last_tick_at),
+       t.tick_at, t.fired_at, j.id,
        coalesce(nullif(concat_ws(': ', j.state, nullif(j.reason, '')), ''), nullif(t.outcome, ''),
                 CASE WHEN t.job_id IS NOT NULL THEN 'ended' ELSE t.outcome END)
   FROM salon_jobs_cron_entry e

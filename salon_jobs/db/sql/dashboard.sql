@@ -96,13 +96,17 @@ SELECT b.fingerprint, newest.task, newest.error_class, least(counted.first_at, o
        SELECT e.message FROM salon_jobs_job_error e WHERE e.job_id = newest.id ORDER BY e.id DESC LIMIT 1) error ON true
 
 -- name: bounded_totals
--- Count the rows that wait for an operator, each up to %(most)s: failed jobs, parked aggregates, rejected incoming
--- messages.
+-- Count what waits for an operator, each up to %(most)s, and since when: failed jobs (not since when), rejected incoming
+-- messages, parked aggregates.
 -- Locks: none. Role: operator, worker.
 SELECT (SELECT count(*) FROM (SELECT FROM salon_jobs_job WHERE state = 'failed' LIMIT %(most)s) failed),
-       (SELECT count(*) FROM (SELECT FROM salon_jobs_inbox WHERE status = 'rejected' LIMIT %(most)s) aside),
-       (SELECT count(*) FROM (SELECT status FROM salon_jobs_blocked_aggregate ORDER BY id DESC LIMIT %(most)s) blocked
-         WHERE status = 'parked')
+       rejected.count, rejected.since, parked.count, parked.since
+  FROM (SELECT count(*), min(received_at) AS since
+          FROM (SELECT received_at FROM salon_jobs_inbox
+                 WHERE status = 'rejected' ORDER BY status, consumer, id LIMIT %(most)s) one) rejected,
+       (SELECT count(*), min(since) AS since
+          FROM (SELECT status, since FROM salon_jobs_blocked_aggregate ORDER BY id DESC LIMIT %(most)s) one
+         WHERE status = 'parked') parked
 
 -- name: oldest_message
 -- Return the age in seconds of the oldest unpublished message of each destination that is not paused; parked and waiting

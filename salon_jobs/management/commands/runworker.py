@@ -23,7 +23,7 @@ from salon_jobs.outbox.relay import EmbeddedRelay
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.processors import memory_in_use_mb, usable_processors
 from salon_jobs.process.service import ServedLoop
-from salon_jobs.schedules.scheduler import Scheduler
+from salon_jobs.schedules.scheduler import EmbeddedScheduler
 from salon_jobs.worker.child import run_child
 from salon_jobs.worker.supervisor import Supervisor, connections_of, count_processes
 from salon_jobs.worker.worker import WorkerOptions
@@ -97,7 +97,7 @@ class Command(ServiceCommand):
         def make_loop(heartbeat: Heartbeat) -> Supervisor:
             embedded: list[ServedLoop] = []
             if options["with_scheduler"]:
-                embedded.append(Scheduler(using=heartbeat.using))
+                embedded.append(EmbeddedScheduler(heartbeat))
             if options["with_relay"]:
                 embedded.append(EmbeddedRelay(heartbeat))
             if options["with_consumer"]:

@@ -13,11 +13,13 @@ from salon_jobs.management.subcommands.limits import LIMITS
 from salon_jobs.management.subcommands.messages import Messages
 from salon_jobs.management.subcommands.schedules import ChangeSchedules
 from salon_jobs.management.subcommands.statistics import Prune, Stats
+from salon_jobs.management.subcommands.status import Status
 from salon_jobs.management.subcommands.stores import EraseStore, ExportStore
 from salon_jobs.management.subcommands.tasks import Tasks
 from salon_jobs.management.subcommands.top import Top
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
+    Status(),
     *JOBS,
     *LIMITS,
     Cron(),

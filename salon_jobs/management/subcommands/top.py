@@ -25,9 +25,10 @@ from rich.text import Text
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.text import visible
 from salon_jobs.core.units import about, duration, estimated, number, with_noun
-from salon_jobs.dashboard.processes import ProcessAtWork, processes
-from salon_jobs.dashboard.queues import Waiting, waiting
-from salon_jobs.jobs.search import FailureKind, failure_kinds
+from salon_jobs.dashboard.processes import ProcessAtWork
+from salon_jobs.dashboard.queues import Waiting
+from salon_jobs.dashboard.verdict import Facts, Problem, problems
+from salon_jobs.jobs.search import FailureKind
 from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration as duration_option
 from salon_jobs.management.output import Console, Listing, printable_lines, screen_of
@@ -81,8 +82,9 @@ _LAST: Final = timedelta(minutes=5)
 _MOST_ROWS: Final = 8
 _FEWEST_ROWS: Final = 3
 _TABLES: Final = 5
-_BESIDES: Final = 14
+_BESIDES: Final = 18
 _NAMED: Final = 8
+_PROBLEMS: Final = 3
 Section: TypeAlias = tuple[Sequence[str], Iterable[Sequence[object]]]
 # With a busy database a page can take this long; Ctrl-C works in the meantime.
 _PATIENCE_S: Final = 10.0
@@ -145,40 +147,43 @@ def _rows(lines: int) -> int:
 
 
 def _described(using: str) -> dict[str, Any]:
-    """Return the content of a page, with all rows that were read."""
-    queued, live = waiting(using=using), processes(using=using)
+    """Return what a page shows, with all rows that were read."""
+    facts = Facts(using=using)
+    queued = facts.waiting
     return {
+        "problems": [asdict(each) for each in problems(facts)],
         "exact": queued.exact,
         "paused": queued.paused,
-        "failures": [asdict(kind) for kind in failure_kinds(using=using)],
-        "processes": [{**asdict(each), "silent": each.silent} for each in live],
+        "failures": [asdict(kind) for kind in facts.failures],
+        "processes": [{**asdict(each), "silent": each.silent} for each in facts.processes],
         "queues": [asdict(each) for each in queued.queues],
         "tasks": [described(each) for each in totals(_LAST, using=using)],
     }
 
 
 def _page(most: int, using: str) -> Group:
-    """Return a page, failures first; a row is a line."""
-    queued, live = waiting(using=using), processes(using=using)
+    """Return a page, the problems first; a row is a line."""
+    facts = Facts(using=using)
+    queued, live = facts.waiting, facts.processes
     tasks = totals(_LAST, using=using)
     failures = {each.task: each.outcomes["failed"] + each.outcomes["retried"] for each in tasks}
     failing = sorted((each for each in tasks if failures[each.task]), key=lambda each: -failures[each.task])
     slowest = sorted((each for each in tasks if each.runs), key=lambda each: -(each.duration(0.95) or 0))
     sections = (
-        _errors(failure_kinds(using=using)),
+        _errors(facts.failures),
         _running(live, most),
         _queues(queued),
         _tasks("failing", failing),
         _tasks("slowest", slowest),
     )
-    page: list[RenderableType] = list(_summary(queued, live))
+    page: list[RenderableType] = list(_summary(queued, live, problems(facts)))
     for head, rows in sections:
         if shown := list(islice(rows, most)):
             page += ["", Listing([head, *shown], on_one_line=True)]
     return Group(*page)
 
 
-def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...]) -> Iterator[Text]:
+def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], found: Sequence[Problem]) -> Iterator[Text]:
     workers = [each for each in live if each.kind == "worker"]
     running = sum(each.held for each in workers)
     lines = [
@@ -190,9 +195,11 @@ def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...]) -> Iterator[Text]
         ),
         (f"{with_noun(len(workers), 'worker')}, {with_noun(running, 'job')} running", ""),
     ]
-    silent = [f"{each.kind} {each.name}" for each in live if each.silent]
-    for what, names, colour in (("silent", silent, "red"), ("paused", queued.paused, "yellow")):
-        lines += [(f"{what}: {', '.join(names[:_NAMED])}", colour)] if names else []
+    lines += [(each.sentence, "red") for each in found[:_PROBLEMS]]
+    if found[_PROBLEMS:]:
+        lines.append((f"{with_noun(len(found) - _PROBLEMS, 'problem')} more: salon_jobs status lists all", "red"))
+    if queued.paused:
+        lines.append((f"paused: {', '.join(queued.paused[:_NAMED])}", "yellow"))
     for line, colour in lines:
         yield Text(visible(line), colour, no_wrap=True, overflow="ellipsis")
 

@@ -1,0 +1,499 @@
+"""The verdict: the problems that need somebody now, for the dashboard, the terminal and ``/readyz``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from django.utils import timezone
+from django.utils.translation import gettext, ngettext
+
+from salon_jobs.conf import is_eager
+from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.text import visible
+from salon_jobs.core.units import counted, error_name
+from salon_jobs.dashboard import processes, queues, relays
+from salon_jobs.dashboard.processes import LATE_TICK, CronAtWork, ProcessAtWork
+from salon_jobs.dashboard.queues import Waiting
+from salon_jobs.dashboard.relays import Relaying
+from salon_jobs.db import statements
+from salon_jobs.jobs.search import COUNTED as COUNTED_FAILURES
+from salon_jobs.jobs.search import FailureKind, failure_kinds
+from salon_jobs.jobs.waiting import QueueFront, look_at_queue, serves
+from salon_jobs.process.preflight import pending_migrations
+from salon_jobs.tenancy.names import store_names
+from salon_jobs.words import duration
+
+# How long a transaction may be open before it is a problem, apart from those of running jobs.
+OPEN_FOR: Final = timedelta(minutes=5)
+_DEATHS_WITHIN: Final = timedelta(minutes=15)
+# A task fails as a whole if so many runs ended in this time, and none of them well.
+_FAILING_FOR: Final = timedelta(minutes=5)
+_FAILING_RUNS: Final = 3
+# How many tasks, entries or tables one problem names at most.
+_NAMED: Final = 3
+_DEATHS: Final = ("salon_jobs.core.errors.ProcessDied", "salon_jobs.core.errors.NotRepeated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Problem that needs somebody: what is wrong and since when, and the command or step that mends it.
+
+    ``kind`` is for programs, and does not change; the texts are in the active language. ``public`` is the text without
+    names of stores and messages of errors, for whoever may ask a process for its readiness. The dashboard shows more: a
+    ``section`` of its page, the list of a ``model`` with ``filters``, or the page of the row ``pk``.
+    """
+
+    kind: str
+    text: str
+    remedy: str
+    public: str = ""
+    since: datetime | None = None
+    section: str = ""
+    model: str = ""
+    filters: Mapping[str, str] = field(default_factory=dict[str, str])
+    pk: int | None = None
+
+    @property
+    def key(self) -> str:
+        """What the IDs of its links begin with."""
+        return f"problem-{self.kind}-"
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, since when, and the remedy, on one line."""
+        return visible(f"{self.told}; {self.remedy}")
+
+    @property
+    def public_sentence(self) -> str:
+        """The sentence without names of stores and messages of errors."""
+        return replace(self, text=self.public or self.text).sentence
+
+    @property
+    def told(self) -> str:
+        """What is wrong, and since when."""
+        if self.since is None:
+            return self.text
+        since = f"{timezone.localtime(self.since):%Y-%m-%d %H:%M %Z}"
+        return gettext("%(what)s since %(time)s") % {"what": self.text, "time": since}
+
+
+class LateSchedules(NamedTuple):
+    """Whether any schedule is not paused, how many of these are late, up to 10,001, and their oldest tick."""
+
+    exist: bool
+    late: int
+    oldest: datetime | None
+
+
+class Deaths(NamedTuple):
+    """Processes that died with a job in the last 15 minutes, and the job that most of them ran; None: unknown."""
+
+    processes: int
+    first_at: datetime | None
+    job_id: int | None
+    of_job: int | None
+    task: str | None
+
+
+class OpenTransaction(NamedTuple):
+    """Session with a transaction that is open too long; ``since`` and ``state`` may be hidden from this role."""
+
+    pid: int
+    user: str
+    application: str
+    state: str
+    since: datetime | None
+    blocked: int
+    tables: list[str]
+
+    @property
+    def name(self) -> str:
+        """The session's process ID, and who it is as far as that is known."""
+        known = ", ".join(filter(None, (self.application, self.user, self.state)))
+        return f"{self.pid}{f' ({known})' if known else ''}"
+
+
+class FailingTask(NamedTuple):
+    """Task of which no run succeeded lately, how many failed, and since when."""
+
+    task: str
+    runs: int
+    since: datetime | None
+
+
+class Facts:
+    """What the verdict follows from, each read once, when first asked for. Role: operator, worker."""
+
+    def __init__(self, *, using: str) -> None:
+        self.using = using
+        self.at = datetime.now(UTC)
+
+    @cached_property
+    def processes(self) -> tuple[ProcessAtWork, ...]:
+        return processes.processes(using=self.using)
+
+    @cached_property
+    def waiting(self) -> Waiting:
+        return queues.waiting(using=self.using)
+
+    @cached_property
+    def front(self) -> QueueFront:
+        return look_at_queue(using=self.using)
+
+    @cached_property
+    def cron(self) -> tuple[CronAtWork, ...]:
+        return processes.cron(using=self.using)
+
+    @cached_property
+    def relaying(self) -> Relaying:
+        return relays.relaying(using=self.using)
+
+    @cached_property
+    def totals(self) -> relays.Totals:
+        return relays.totals(using=self.using)
+
+    @cached_property
+    def failures(self) -> list[FailureKind]:
+        return failure_kinds(using=self.using)
+
+    @cached_property
+    def schedules(self) -> LateSchedules:
+        [row] = self._rows("late_schedules", late=LATE_TICK, most=relays.COUNTED)
+        return LateSchedules(*row)
+
+    @cached_property
+    def deaths(self) -> Deaths:
+        [row] = self._rows("process_deaths", last=_DEATHS_WITHIN, classes=[*_DEATHS])
+        return Deaths(*row)
+
+    @cached_property
+    def open_transactions(self) -> list[OpenTransaction]:
+        return [OpenTransaction(*row) for row in self._rows("open_transactions", last=OPEN_FOR)]
+
+    @cached_property
+    def failing_tasks(self) -> list[FailingTask]:
+        found = self._rows("tasks_that_only_fail", last=_FAILING_FOR, runs=_FAILING_RUNS)
+        return [FailingTask(*row) for row in found]
+
+    @cached_property
+    def pending_migrations(self) -> list[str]:
+        return pending_migrations(self.using)
+
+    def alive(self, kind: str) -> list[ProcessAtWork]:
+        """Return the processes of this kind that send heartbeats."""
+        return [each for each in self.processes if each.kind == kind and not each.silent]
+
+    def _rows(self, statement: str, **values: Any) -> list[Any]:
+        return statements.rows(statement, values, using=self.using)
+
+
+def nothing_to_do() -> str:
+    """Return what is said if there is no problem."""
+    return gettext("No problems: workers run, and nothing waits for an operator.")
+
+
+def problems(facts: Facts) -> tuple[Problem, ...]:
+    """Find the problems, the worst first. What was paused on purpose needs no attention."""
+    parts = (_workers, _queues, _deaths, _schedulers, _tasks, _transactions, _outbox, _operators_work)
+    return tuple(problem for part in parts for problem in part(facts))
+
+
+def _workers(facts: Facts) -> Iterator[Problem]:
+    if is_eager():
+        yield Problem(
+            kind="eager",
+            text=gettext("jobs run in the process that enqueues them (EAGER)"),
+            remedy=gettext("remove SALON_JOBS['EAGER'] where workers run"),
+            section="processes",
+        )
+    elif not facts.alive("worker"):
+        if pending := facts.pending_migrations:
+            text = ngettext(
+                "workers wait for %(count)s pending migration (%(names)s)",
+                "workers wait for %(count)s pending migrations (%(names)s)",
+                len(pending),
+            ) % {"count": len(pending), "names": _some(pending)}
+            yield Problem(
+                kind="migrations-pending",
+                text=text,
+                remedy=gettext("run: python manage.py migrate"),
+                section="processes",
+            )
+        else:
+            yield Problem(
+                kind="no-worker",
+                text=gettext("no worker is running"),
+                remedy=gettext("start one: python manage.py runworker"),
+                since=_ago(facts, facts.waiting.oldest_due_s),
+                section="processes",
+            )
+    if silent := [each for each in facts.processes if each.silent]:
+        text = ngettext("%(count)s process is silent", "%(count)s processes are silent", len(silent))
+        yield Problem(
+            kind="silent",
+            text=text % {"count": len(silent)},
+            remedy=gettext("others take over its jobs; look at its host: %(names)s")
+            % {"names": _some([f"{each.kind} {each.name}" for each in silent])},
+            since=_ago(facts, max(each.beat_s_ago for each in silent)),
+            section="processes",
+        )
+
+
+def _queues(facts: Facts) -> Iterator[Problem]:
+    workers, late_s = facts.alive("worker"), conf.late_after.total_seconds()
+    for queue in facts.waiting.queues if workers else ():
+        depth, listed = queue.depth, {"queue": queue.name, "state__exact": "queued"}
+        if depth.due and not any(serves(each.queues, queue.name) for each in workers):
+            text = ngettext(
+                "no worker serves queue %(queue)s (%(jobs)s due job)",
+                "no worker serves queue %(queue)s (%(jobs)s due jobs)",
+                depth.due,
+            ) % {"queue": queue.name, "jobs": f"{depth.due:,}"}
+            yield Problem(
+                kind="queue-unserved",
+                text=text,
+                remedy=gettext("start a worker for it: python manage.py runworker --queue %(queue)s")
+                % {"queue": queue.name},
+                since=_ago(facts, depth.oldest_due_s),
+                model="job",
+                filters=listed,
+            )
+        elif (oldest_s := facts.front.late_s.get(queue.name, 0.0)) > late_s:
+            text = gettext("queue %(queue)s is late by %(time)s (%(jobs)s due)") % {
+                "queue": queue.name,
+                "time": duration(oldest_s),
+                "jobs": f"{depth.due:,}",
+            }
+            public = text
+            if facts.waiting.stores:
+                biggest = store_key().parse(facts.waiting.stores[0].store)
+                said = gettext("%(late)s; most jobs wait in store %(store)s")
+                text = said % {"late": text, "store": store_names([biggest])[biggest]}
+            yield Problem(
+                kind="queue-late",
+                text=text,
+                public=public,
+                remedy=gettext("see what keeps them: python manage.py salon_jobs list --queue %(queue)s --state queued")
+                % {"queue": queue.name},
+                model="job",
+                filters=listed,
+            )
+    if tasks := facts.front.unknown_tasks:
+        text = ngettext(
+            "%(jobs)s due job is of a task not declared here: %(names)s",
+            "%(jobs)s due jobs are of tasks not declared here: %(names)s",
+            facts.front.unknown_jobs,
+        ) % {"jobs": f"{facts.front.unknown_jobs:,}", "names": _some(tasks)}
+        yield Problem(
+            kind="task-undeclared",
+            text=text,
+            remedy=gettext("deploy the code that declares it, or cancel them: python manage.py salon_jobs cancel"),
+            model="job",
+            filters={**({"task": tasks[0]} if len(tasks) == 1 else {}), "state__exact": "queued"},
+        )
+
+
+def _deaths(facts: Facts) -> Iterator[Problem]:
+    deaths = facts.deaths
+    if not deaths.processes:
+        return
+    text = ngettext(
+        "%(count)s process died with its jobs in the last 15 minutes",
+        "%(count)s processes died with their jobs in the last 15 minutes",
+        deaths.processes,
+    ) % {"count": deaths.processes}
+    if deaths.job_id is None:
+        ran = ""
+    elif deaths.processes == 1:
+        ran = gettext("it ran job %(job)s")
+    else:
+        ran = gettext("%(most)s of them ran job %(job)s")
+    job = f"{deaths.job_id}{f' ({deaths.task})' if deaths.task else ''}"
+    yield Problem(
+        kind="processes-died",
+        text=f"{text}: {ran % {'most': deaths.of_job, 'job': job}}" if ran else text,
+        remedy=gettext("see why, then cancel it or mend its task: python manage.py salon_jobs show %(job)s")
+        % {"job": deaths.job_id},
+        since=deaths.first_at,
+        section="" if deaths.task else "processes",
+        model="job",
+        pk=deaths.job_id,
+    )
+
+
+def _schedulers(facts: Facts) -> Iterator[Problem]:
+    late = [each for each in facts.cron if each.is_late(facts.at)]
+    schedules = facts.schedules
+    missed = [each.next_at for each in late if each.next_at is not None]
+    if not facts.alive("scheduler"):
+        active = [each for each in facts.cron if each.next_at is not None]
+        if active or schedules.exist:
+            yield Problem(
+                kind="no-scheduler",
+                text=gettext("no scheduler is running, so no cron entry or schedule fires"),
+                remedy=gettext("start one: python manage.py runscheduler"),
+                since=min(filter(None, (*missed, schedules.oldest)), default=None),
+                section="cron",
+            )
+        return
+    if late:
+        text = ngettext("cron entry %(names)s is late", "cron entries are late: %(names)s", len(late))
+        yield Problem(
+            kind="cron-late",
+            text=text % {"names": _some([each.name for each in late])},
+            remedy=gettext("read the scheduler's log, which says why it does not fire"),
+            since=min(missed),
+            model="cronentrystate",
+            filters={"q": late[0].name} if len(late) == 1 else {},
+        )
+    if schedules.late:
+        text = ngettext("%(count)s schedule is late", "%(count)s schedules are late", schedules.late)
+        yield Problem(
+            kind="schedules-late",
+            text=text % {"count": counted(schedules.late, relays.COUNTED)},
+            remedy=gettext("read the scheduler's log, which says why it does not fire"),
+            since=schedules.oldest,
+            model="schedule",
+        )
+
+
+def _tasks(facts: Facts) -> Iterator[Problem]:
+    for each in facts.failing_tasks:
+        text = gettext("all %(count)s runs of %(task)s in the last 5 minutes failed, and are tried again")
+        yield Problem(
+            kind="task-failing",
+            text=text % {"count": f"{each.runs:,}", "task": each.task},
+            remedy=gettext(
+                "see the error: python manage.py salon_jobs list --task %(task)s; until it is mended:"
+                " python manage.py salon_jobs pause --task %(task)s"
+            )
+            % {"task": each.task},
+            since=each.since,
+            model="job",
+            filters={"task": each.task, "state__exact": "queued"},
+        )
+
+
+def _transactions(facts: Facts) -> Iterator[Problem]:
+    for each in facts.open_transactions:
+        text = gettext("session %(session)s has had a transaction open") % {"session": each.name}
+        if each.blocked:
+            said = ngettext("and %(count)s session waits for it", "and %(count)s sessions wait for it", each.blocked)
+            text = f"{text}, {said % {'count': each.blocked}},"
+        elif each.tables:
+            text = f"{text}, {gettext('with locks on %(tables)s,') % {'tables': _some(each.tables)}}"
+        yield Problem(
+            kind="transaction-open",
+            text=text,
+            remedy=gettext("end it, as its user or a superuser: SELECT pg_terminate_backend(%(pid)s)")
+            % {"pid": each.pid},
+            since=each.since,
+            section="processes",
+        )
+
+
+def _outbox(facts: Facts) -> Iterator[Problem]:
+    if conf.outbox.producer is None:
+        return
+    relaying = facts.relaying
+    in_use = [each for each in relaying.destinations if not each.paused]
+    for each in in_use:
+        if each.outage_since is not None:
+            text = gettext("destination %(name)s has been down (%(code)s)")
+            yield Problem(
+                kind="destination-down",
+                text=text % {"name": each.aggregate_type, "code": each.outage_code},
+                remedy=gettext("mend the broker; its messages wait and are sent then"),
+                since=each.outage_since,
+                model="destinationstate",
+                filters={"q": each.aggregate_type},
+            )
+    late_s = max((each.oldest_s or 0.0 for each in in_use), default=0.0)
+    if relaying.unowned and late_s:
+        text = ngettext(
+            "no relay owns %(count)s partition; the oldest message has waited for %(time)s",
+            "no relay owns %(count)s partitions; the oldest message has waited for %(time)s",
+            len(relaying.unowned),
+        ) % {"count": len(relaying.unowned), "time": duration(late_s)}
+        remedy = gettext("start one: python manage.py relay_outbox")
+        yield Problem(kind="no-relay", text=text, remedy=remedy, section="relays")
+    if relaying.gate.behind:
+        text = ngettext(
+            "%(count)s message held back by an open transaction",
+            "%(count)s messages held back by an open transaction",
+            relaying.gate.behind,
+        ) % {"count": f"{relaying.gate.behind:,}"}
+        since = [each.since for each in relaying.gate.holders if each.since]
+        remedy = gettext("see whose it is: python manage.py salon_jobs messages gate")
+        yield Problem(kind="gate-held", text=text, remedy=remedy, since=min(since, default=None), section="relays")
+
+
+def _operators_work(facts: Facts) -> Iterator[Problem]:
+    totals = facts.totals
+    if totals.failed:
+        yield _failed_jobs(totals.failed, facts.failures)
+    if totals.parked:
+        text = ngettext("%(count)s parked aggregate", "%(count)s parked aggregates", totals.parked)
+        yield Problem(
+            kind="aggregates-parked",
+            text=text % {"count": counted(totals.parked, relays.COUNTED)},
+            remedy=gettext("retry or skip their messages: python manage.py salon_jobs messages parked"),
+            since=totals.parked_since,
+            model="blockedaggregate",
+            filters={"status__exact": "parked"},
+        )
+    if totals.rejected:
+        text = ngettext("%(count)s rejected message", "%(count)s rejected messages", totals.rejected)
+        yield Problem(
+            kind="messages-rejected",
+            text=text % {"count": counted(totals.rejected, relays.COUNTED)},
+            remedy=gettext("retry or dismiss them: python manage.py salon_jobs inbox"),
+            since=totals.rejected_since,
+            model="inboxmessage",
+            filters={"status__exact": "rejected"},
+        )
+
+
+def _failed_jobs(failed: int, kinds: list[FailureKind]) -> Problem:
+    """Name the largest group of failed jobs, and how many others there are."""
+    text = ngettext("%(count)s failed job", "%(count)s failed jobs", failed)
+    text %= {"count": counted(failed, relays.COUNTED)}
+    largest = max(kinds, key=lambda kind: kind.jobs, default=None)
+    filters, since, public = {"state__exact": "failed"}, None, text
+    if largest is not None:
+        said = gettext("%(count)s × %(error)s in %(task)s")
+        group = {"count": counted(largest.jobs, COUNTED_FAILURES + 1), "task": largest.task}
+        others = failed - largest.jobs
+        error, message = error_name(largest.error_class), largest.message.split("\n")[0][:80]
+        public, text = (f"{text}: {said % {**group, 'error': each}}" for each in (error, f"{error} {message}".rstrip()))
+        since = largest.first_at
+        if others > 0:
+            more = ngettext(", and %(count)s other", ", and %(count)s others", others) % {"count": f"{others:,}"}
+            text, public = text + more, public + more
+            since = None if since is None else min(each.first_at for each in kinds if each.first_at is not None)
+        else:
+            filters["fingerprint"] = str(largest.fingerprint)
+    return Problem(
+        kind="jobs-failed",
+        text=text,
+        public=public,
+        remedy=gettext("retry or discard them: python manage.py salon_jobs list --state failed"),
+        since=since,
+        model="job",
+        filters=filters,
+    )
+
+
+def _some(names: Any) -> str:
+    """Return the first names, and whether there are more."""
+    found = [*names]
+    return f"{', '.join(found[:_NAMED])}{', …' if found[_NAMED:] else ''}"
+
+
+def _ago(facts: Facts, seconds: float | None) -> datetime | None:
+    return None if seconds is None else facts.at - timedelta(seconds=seconds)

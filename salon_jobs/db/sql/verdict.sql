@@ -1,0 +1,80 @@
+-- name: late_schedules
+-- Tell whether there is a schedule that is not paused, and count those whose tick should have fired %(late)s ago, up to
+-- %(most)s; return the oldest such tick, too. By salon_jobs_schedule_due.
+-- Locks: none. Role: operator, worker.
+SELECT EXISTS (SELECT FROM salon_jobs_schedule WHERE paused_at IS NULL), count(*), min(next_at)
+  FROM (SELECT next_at FROM salon_jobs_schedule
+         WHERE paused_at IS NULL AND next_at < statement_timestamp() - %(late)s::interval
+         ORDER BY next_at LIMIT %(most)s) late
+
+-- name: process_deaths
+-- Count the processes that died since %(last)s ago while they ran a job, among the newest 2,000 errors; return when the
+-- first of them died, the job that ran in most of them and in how many, and its task (NULL: the job is gone).
+-- Locks: none. Role: operator, worker.
+WITH newest AS MATERIALIZED (
+    SELECT job_id, error_class, worker_id, occurred_at FROM salon_jobs_job_error ORDER BY id DESC LIMIT 2000
+), died AS (
+    SELECT job_id, worker_id, occurred_at FROM newest
+     WHERE occurred_at > now() - %(last)s::interval AND error_class = ANY (%(classes)s::text[])
+), most AS (
+    SELECT job_id, count(DISTINCT worker_id) AS deaths FROM died GROUP BY job_id ORDER BY 2 DESC, 1 LIMIT 1
+)
+SELECT total.deaths, total.first_at, most.job_id, most.deaths, j.task
+  FROM (SELECT count(DISTINCT worker_id) AS deaths, min(occurred_at) AS first_at FROM died) total
+  LEFT JOIN most ON true
+  LEFT JOIN salon_jobs_job j ON j.id = most.job_id
+
+-- name: open_transactions
+-- List up to 20 sessions of this database, other than processes of ours that hold nobody up, whose transaction has been
+-- open for %(last)s, or for which another has waited so long: since when, in which state, how many sessions wait for
+-- them, and of which of our tables they hold rows. The server shows time and state of other users' sessions only to
+-- members of pg_read_all_stats; what they hold up it shows to everybody.
+-- Locks: none. Role: operator, worker.
+WITH waiting AS MATERIALIZED (
+    SELECT b.pid, count(DISTINCT l.pid) AS sessions, min(l.waitstart) AS since
+      FROM (SELECT pid, min(waitstart) AS waitstart FROM pg_locks WHERE NOT granted AND pid IS NOT NULL GROUP BY pid) l
+     CROSS JOIN LATERAL (SELECT DISTINCT unnest(pg_blocking_pids(l.pid)) AS pid) b
+     GROUP BY b.pid
+), held AS MATERIALIZED (
+    SELECT l.pid, array_agg(DISTINCT c.relname::text ORDER BY c.relname::text) AS tables
+      FROM pg_locks l
+      JOIN pg_class c ON c.oid = l.relation AND c.relkind IN ('r', 'p') AND c.relname LIKE 'salon\_jobs\_%%'
+     WHERE l.granted AND l.locktype = 'relation' AND l.mode <> 'AccessShareLock'
+       AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+     GROUP BY l.pid
+)
+SELECT a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(a.state, ''),
+       coalesce(a.xact_start, w.since), coalesce(w.sessions, 0), coalesce(h.tables, '{}')
+  FROM pg_stat_activity a
+  LEFT JOIN waiting w ON w.pid = a.pid
+  LEFT JOIN held h ON h.pid = a.pid
+ WHERE a.datname = current_database() AND a.usesysid IS NOT NULL AND a.pid <> pg_backend_pid()
+   AND (w.since < clock_timestamp() - %(last)s::interval
+        OR (a.xact_start < clock_timestamp() - %(last)s::interval
+            AND (w.pid IS NOT NULL OR a.application_name NOT LIKE 'salon\_jobs/%%')))
+ ORDER BY 6 DESC, 5
+ LIMIT 20
+
+-- name: tasks_that_only_fail
+-- List the tasks of which %(runs)s runs or more failed since %(last)s ago, none succeeded, and some are tried again: how
+-- many failed, and the minute since which they all have.
+-- Locks: none. Role: operator, worker.
+WITH minutes AS MATERIALIZED (
+    SELECT task, minute, sum(succeeded) AS succeeded, sum(retried) AS retried, sum(failed) AS failed
+      FROM salon_jobs_task_minute
+     WHERE minute >= date_trunc('minute', now() - interval '1 hour')
+     GROUP BY task, minute
+), failing AS (
+    SELECT task, sum(retried + failed) AS runs FROM minutes
+     WHERE minute >= date_trunc('minute', now() - %(last)s::interval)
+     GROUP BY task
+    HAVING sum(succeeded) = 0 AND sum(retried) > 0 AND sum(retried + failed) >= %(runs)s
+)
+SELECT f.task, f.runs::bigint,
+       (SELECT min(m.minute) FROM minutes m
+         WHERE m.task = f.task AND m.retried + m.failed > 0
+           AND m.minute > coalesce((SELECT max(s.minute) FROM minutes s WHERE s.task = f.task AND s.succeeded > 0),
+                                   '-infinity'))
+  FROM failing f
+ ORDER BY f.runs DESC, f.task
+ LIMIT 20

@@ -1,0 +1,35 @@
+"""``salon_jobs status``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+from django.core.management.base import CommandParser
+
+from salon_jobs.dashboard.verdict import Facts, nothing_to_do, problems
+from salon_jobs.management.arguments import add_options
+from salon_jobs.management.output import Console
+from salon_jobs.management.subcommands import Subcommand
+
+
+class Status(Subcommand):
+    """Subcommand that writes the verdict: a sentence for each problem."""
+
+    name = "status"
+    help = "List what needs somebody, the worst first, each with its remedy; exit with 1 if there is anything."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add_options(parser, "--json")
+
+    def run(self, console: Console) -> None:
+        """Write the problems, and exit with 1 if there are any."""
+        found = problems(Facts(using=console.using))
+        if console["json"]:
+            console.result({"problems": [asdict(each) for each in found]}, "")
+        else:
+            for sentence in [each.sentence for each in found] or [nothing_to_do()]:
+                console.write(sentence)
+        if found:
+            console.out.flush()
+            sys.exit(1)

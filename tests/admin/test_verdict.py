@@ -1,0 +1,216 @@
+"""Makes incidents, and asks dashboard, terminal and readiness what is wrong: each names the same problems."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import datetime, timedelta
+from io import StringIO
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings
+from django.core.management import call_command
+from django.test import Client, override_settings
+from django.utils import timezone
+
+from salon_jobs.core.records import StoreId
+from salon_jobs.dashboard import verdict
+from salon_jobs.management.service import sentences
+from tests.admin.pages import html_of, text_of
+from tests.management.operator import add, insert, minute, run
+from tests.settings import url_for
+from tests.support import change, elsewhere, seen, wait_until_waiting
+from tests.waiting import LIMIT_S
+
+NOW = timezone.now
+DECLARED = "expire-tentative-reservations"
+
+
+@pytest.fixture
+def healthy(web: None) -> None:
+    """Have a worker and a scheduler that serve everything."""
+    insert("process", id=1, kind="worker", hostname="vm", pid=1)
+    insert("process", id=2, kind="scheduler", hostname="vm", pid=2)
+
+
+def status() -> list[dict[str, Any]]:
+    """Return what ``status`` writes as JSON; its exit status says whether there is a problem."""
+    out = StringIO()
+    with suppress(SystemExit):
+        call_command("salon_jobs", "status", "--json", stdout=out)
+    found: list[dict[str, Any]] = json.loads(out.getvalue())["problems"]
+    return found
+
+
+def only_problem(operator: Client, kind: str) -> dict[str, Any]:
+    """Return the one problem there is, once everybody names it: page, both lists in the terminal, readiness."""
+    [problem] = status()
+    assert problem["kind"] == kind
+    page = text_of(operator, "dashboard/")
+    assert "1 problem:" in page
+    assert problem["text"] in page
+    assert problem["remedy"] in page
+    [public] = sentences("default")
+    assert public.startswith(problem["public"] or problem["text"])
+    assert public.endswith(problem["remedy"])
+    out = StringIO()
+    with pytest.raises(SystemExit, match=r"^1$"):
+        call_command("salon_jobs", "status", stdout=out)
+    [sentence] = out.getvalue().splitlines()
+    assert sentence.startswith(problem["text"])
+    assert sentence.endswith(problem["remedy"])
+    assert sentence in run("top", "--once")[0]
+    return problem
+
+
+@pytest.mark.usefixtures("healthy")
+def test_nobody_names_problem_without_one(operator: Client) -> None:
+    assert status() == []
+    assert sentences("default") == []
+    assert run("status")[0].strip() == "No problems: workers run, and nothing waits for an operator."
+    assert "No problems: workers run" in text_of(operator, "dashboard/")
+
+
+@pytest.mark.usefixtures("healthy")
+def test_no_scheduler(operator: Client) -> None:
+    """It is a problem before any tick is late, and then since the first that did not fire."""
+    change("DELETE FROM salon_jobs_process WHERE kind = 'scheduler'")
+    assert only_problem(operator, "no-scheduler")["since"] is None
+    insert("cron_entry", name=DECLARED, registered_at=NOW() - timedelta(hours=3))
+    assert only_problem(operator, "no-scheduler")["since"] is not None
+    insert("process", id=3, kind="scheduler", hostname="vm", pid=3, heartbeat_at=NOW() - timedelta(hours=1))
+    assert [each["kind"] for each in status()] == ["silent", "no-scheduler"]
+
+
+@pytest.mark.usefixtures("healthy")
+def test_late_cron_entry(operator: Client) -> None:
+    """What a person paused is not late."""
+    insert("cron_entry", name=DECLARED, registered_at=NOW() - timedelta(hours=3))
+    assert DECLARED in only_problem(operator, "cron-late")["text"]
+    change("UPDATE salon_jobs_cron_entry SET paused_at = now()")
+    assert status() == []
+
+
+@pytest.mark.usefixtures("healthy")
+def test_late_schedules(operator: Client) -> None:
+    due = {"task": "test-system", "payload": "{}", "line": "* * * * *", "catch_up": "5 min", "jitter": "0"}
+    insert("schedule", key="soon", next_at=NOW() + timedelta(hours=1), **due)
+    assert status() == []
+    insert("schedule", key="late", next_at=NOW() - timedelta(minutes=2), **due)
+    assert only_problem(operator, "schedules-late")["text"] == "1 schedule is late"
+    change("DELETE FROM salon_jobs_process WHERE kind = 'scheduler'")
+    only_problem(operator, "no-scheduler")
+
+
+@pytest.mark.usefixtures("healthy")
+def test_processes_that_die(operator: Client) -> None:
+    """The job that ran in most of them is named and linked, and is no more once they are long gone."""
+    killer, other = (add(task="test-system", run_at=NOW() + timedelta(hours=1)) for _ in range(2))
+    died = {"attempt": 1, "error_class": "salon_jobs.core.errors.ProcessDied"}
+    for process in (101, 102, 103):
+        insert("job_error", job_id=killer, worker_id=process, **died)
+    insert("job_error", job_id=other, worker_id=101, **died)
+    insert("job_error", job_id=other, worker_id=999, attempt=1, error_class="builtins.KeyError")
+    found = only_problem(operator, "processes-died")
+    assert found["text"].startswith("3 processes died with their jobs in the last 15 minutes: 3 of them ran job")
+    assert f"job/{killer}/change/" in html_of(operator, "dashboard/")
+    change("UPDATE salon_jobs_job_error SET occurred_at = now() - interval '16 minutes'")
+    assert status() == []
+
+
+@pytest.mark.usefixtures("healthy")
+def test_open_transaction(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sessions that wait for it are counted; the time since when shows what the role may see."""
+    job_id = add(task="test-system", run_at=NOW() + timedelta(hours=1))
+    monkeypatch.setattr(verdict, "OPEN_FOR", timedelta(0))
+    held = "SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE"
+    with psycopg.connect(url_for(None), application_name="psql") as holder, ThreadPoolExecutor(1) as pool:
+        holder.execute(held, [job_id])
+        waiter = elsewhere(pool, lambda: seen(held, job_id))
+        wait_until_waiting()
+        found = only_problem(operator, "transaction-open")
+        pid = holder.info.backend_pid
+        assert f"session {pid} (psql, " in found["text"]
+        assert "1 session waits for it" in found["text"]
+        assert f"pg_terminate_backend({pid})" in found["remedy"]
+        holder.rollback()
+        assert waiter.result(LIMIT_S) == [()]
+    assert status() == []
+
+
+@pytest.mark.usefixtures("healthy")
+def test_open_transaction_that_blocks_nobody(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A role sees its own sessions: since when they are open, and on which of our tables they hold locks."""
+    monkeypatch.setattr(verdict, "OPEN_FOR", timedelta(0))
+    add(task="test-system", run_at=NOW() + timedelta(hours=1))
+    with psycopg.connect(url_for("jobs_operator"), application_name="psql") as holder:
+        holder.execute("SELECT FROM salon_jobs_job FOR UPDATE")
+        [found] = status()
+        assert "psql, jobs_operator, idle in transaction) has had a transaction open, with locks" in found["text"]
+        assert "on salon_jobs_job," in found["text"]
+        assert found["since"] is not None
+        assert found["text"] in text_of(operator, "dashboard/")
+        holder.rollback()
+    assert status() == []
+    with psycopg.connect(url_for("jobs_operator"), application_name="salon_jobs/5") as running:
+        running.execute("SELECT FROM salon_jobs_job")
+        assert status() == [], "that of a running job"
+
+
+@pytest.mark.usefixtures("healthy")
+def test_late_queue(operator: Client, stores: list[StoreId]) -> None:
+    """It names the queue and the store with the most jobs; a setting says what is late."""
+    add(task="test-store", queue="mail", store_id=stores[0], run_at=NOW() - timedelta(minutes=10))
+    found = only_problem(operator, "queue-late")
+    assert found["text"] == "queue mail is late by 10 min (1 due); most jobs wait in store Salon 0"
+    assert found["public"] == "queue mail is late by 10 min (1 due)"
+    with override_settings(SALON_JOBS={**settings.SALON_JOBS, "LATE_AFTER": 3600}):
+        assert status() == []
+
+
+@pytest.mark.usefixtures("healthy")
+def test_workers_wait_for_migrations(operator: Client) -> None:
+    [(name,)] = seen("SELECT max(name) FROM django_migrations WHERE app = 'salon_jobs'")
+    change("DELETE FROM salon_jobs_process WHERE kind = 'worker'")
+    only_problem(operator, "no-worker")
+    change("DELETE FROM django_migrations WHERE app = 'salon_jobs' AND name = %s", name)
+    try:
+        found = only_problem(operator, "migrations-pending")
+        assert found["text"] == f"workers wait for 1 pending migration (salon_jobs.{name})"
+        assert found["remedy"] == "run: python manage.py migrate"
+    finally:
+        change("INSERT INTO django_migrations (app, name, applied) VALUES ('salon_jobs', %s, now())", name)
+
+
+@pytest.mark.usefixtures("healthy")
+def test_failed_jobs_by_group(operator: Client) -> None:
+    """The largest group is named, with the error and since when; others are counted."""
+    failed = {"task": "sync-inventory", "state": "failed", "error_class": "builtins.KeyError"}
+    jobs = [add(**failed, fingerprint=7) for _ in range(3)]
+    insert("job_error", job_id=jobs[-1], attempt=1, error_class="builtins.KeyError", message="'qty'\nmore")
+    found = only_problem(operator, "jobs-failed")
+    assert found["text"] == "3 failed jobs: 3 × KeyError 'qty' in sync-inventory"
+    assert found["public"] == "3 failed jobs: 3 × KeyError in sync-inventory"
+    assert found["since"] is not None
+    assert "fingerprint=7" in html_of(operator, "dashboard/")
+    add(**{**failed, "task": "charge"}, fingerprint=8)
+    assert only_problem(operator, "jobs-failed")["text"].endswith("in sync-inventory, and 1 other")
+
+
+@pytest.mark.usefixtures("healthy")
+def test_task_that_only_fails(operator: Client) -> None:
+    """Every run of the last minutes failed and is tried again, as when a provider is down."""
+    minute("charge", 30, succeeded=5)
+    minute("charge", 10, retried=4)
+    minute("mail", 1, retried=40, succeeded=1)
+    minute("rare", 1, retried=2)
+    minute("charge", 1, retried=41, failed=1)
+    found = only_problem(operator, "task-failing")
+    assert found["text"] == "all 42 runs of charge in the last 5 minutes failed, and are tried again"
+    since = datetime.fromisoformat(found["since"])
+    assert timedelta(minutes=9) < NOW() - since < timedelta(minutes=12)
+    minute("charge", 0, succeeded=1)
+    assert status() == []
