@@ -20,6 +20,7 @@ from salon_jobs.core.units import gettext_noop as _
 from salon_jobs.inbox import queries as inbox
 from salon_jobs.jobs import control as jobs
 from salon_jobs.jobs import limits
+from salon_jobs.jobs.held import waiting_briefly
 from salon_jobs.models import (
     BlockedAggregate,
     CronEntryState,
@@ -72,11 +73,22 @@ class Verb:
     matching: tuple[str, ...] = ()
 
     def apply(self, keys: Sequence[Any], *, by: str, using: str, **arguments: Any) -> list[ActionResult[Any]]:
-        """Change the rows of these keys; return a result for each. ``by`` is recorded where the verb takes it."""
-        results: list[ActionResult[Any]] = self.change(
-            keys, using=using, **arguments, **({"by": by} if self.takes_by else {})
-        )
+        """Change the rows of these keys; return a result for each. ``by`` is recorded where the verb takes it.
+
+        In one transaction, or a savepoint of yours. Raises HeldUp if another transaction holds a row for long.
+        """
+        with waiting_briefly(self.of, self.column, keys, using=using):
+            results: list[ActionResult[Any]] = self.change(
+                keys, using=using, **arguments, **({"by": by} if self.takes_by else {})
+            )
         return results
+
+    @property
+    def column(self) -> str:
+        """The column of ``key``, in SQL."""
+        if self.key == "scope":
+            return "kind || ':' || name"
+        return f'"{self.of._meta.pk.column if self.key == "pk" else self.key}"'
 
     def is_offered_in(self, state: str) -> bool:
         """Return whether a row in this state offers the verb."""

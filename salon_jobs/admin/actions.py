@@ -30,7 +30,7 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.base import ModelAdmin, ReadOnlyAdmin
 from salon_jobs.admin.reader import may, reader, sees_all_stores
-from salon_jobs.core.errors import CronInvalid, OptionInvalid
+from salon_jobs.core.errors import CronInvalid, HeldUp, OptionInvalid
 from salon_jobs.schedules.cron import CronExpression
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.verbs import Verb, verbs_of
@@ -176,6 +176,8 @@ class Action:
                 return self._ask(model_admin, request, queryset, form)
         except OptionInvalid as error:
             messages.warning(request, f"{error}.")
+        except HeldUp as error:
+            messages.error(request, f"{error}.")
         back = _back(request)
         return HttpResponseRedirect(back) if back else None
 
@@ -218,7 +220,11 @@ class Action:
         links: list[SafeString] = []
         for rows in _batches(queryset, oldest_first=self.verb.oldest_first):
             keys = [getattr(row, self.verb.key) for row in rows]
-            results = self.verb.apply(keys, by=user_name(request), using=using, **arguments)
+            try:
+                results = self.verb.apply(keys, by=user_name(request), using=using, **arguments)
+            except HeldUp as error:  # the rows before these are changed
+                messages.error(request, f"{error}.")
+                break
             pairs = list(zip(rows, results, strict=True))
             changed_rows = [row for row, result in pairs if result.changed]
             log_changed(request, changed_rows, done)

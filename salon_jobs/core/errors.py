@@ -270,6 +270,12 @@ class NoCurrentJob(SalonJobsError):
     code = "JOB.NO_CURRENT_JOB"
 
 
+class HeldUp(SalonJobsError):
+    """An operator's change would wait for a row or key that another transaction holds; nothing was changed."""
+
+    code = "DATABASE.HELD_UP"
+
+
 class ProcessDied(SalonJobsError):
     """The process that ran the job stopped sending heartbeats; the job was requeued."""
 

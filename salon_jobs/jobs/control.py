@@ -19,6 +19,7 @@ from salon_jobs.core.records import ActionResult, EnqueueAction, JobState
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.held import waiting_briefly
 from salon_jobs.jobs.options import NewJob, check_instant, checked
 from salon_jobs.jobs.results import JobHandle, WithId, as_current_store
 from salon_jobs.models import Job, Schedule
@@ -118,7 +119,8 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[An
 
     The process of a running job is asked to end it after your commit, so that finishing a job never waits for your
     transaction; ``detail`` says so. The handler sees the request in ``current_job().cancelled()``. If it ends by itself
-    before it is interrupted, the job can still succeed.
+    before it is interrupted, the job can still succeed. Your commit raises HeldUp if another transaction holds the row
+    of a running one for long; it has committed then, and nothing was asked.
     """
     alias = alias_of(using)
     allowed = gettext("only queued, running and failed jobs can be cancelled")
@@ -214,8 +216,11 @@ def _cancel(
 
 
 def _ask_to_end(ids: Sequence[int], using: str) -> None:
-    """Request cancellation of running jobs, and cancel those requeued or failed by now, in a short transaction."""
-    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+    """Request cancellation of running jobs, and cancel those queued again or failed by now, in a short transaction.
+
+    Raises HeldUp, without asking any of them, if another transaction holds one for long.
+    """
+    with waiting_briefly(Job, '"id"', ids, using=using), connections[using].cursor() as cursor:
         rows = statements.rows("operator_cancel", {"ids": list(ids), **_INTERRUPT}, using=using)
         remaining = set(ids) - {row[0] for row in rows}
         if remaining and not conf.roles.one_user:
