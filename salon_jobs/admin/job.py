@@ -97,7 +97,7 @@ def format_attempts(known: JobRow, errors: Sequence[JobError]) -> SafeString | s
                 '<details{} class="salon-jobs-error"><summary>{} · <strong>{}</strong>{}{}<small>{}</small>'
                 '</summary><p>{}</p><pre class="salon-jobs-text">{}</pre>{}</details>',
                 SafeString("" if number else " open"),
-                _attempt(error.attempt),
+                gettext("death") if error.is_death else _attempt(error.attempt),
                 error_name(error.error_class),
                 f" ({error.code})" if error.code else "",
                 f": {summary}" if summary else "",

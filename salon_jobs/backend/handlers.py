@@ -120,6 +120,10 @@ class TaskHandler:
         return bool(effective(self.task, "at_most_once"))
 
     @property
+    def max_deaths(self) -> int | None:
+        return None
+
+    @property
     def timeouts(self) -> Timeouts | None:
         timeout = effective(self.task, "timeout")
         return None if timeout is None else Timeouts(timeout=timeout)

@@ -197,6 +197,7 @@ class Settings(Section, frozen=True):
     result_retention: DurationOrZero = timedelta(days=1)
     retain_failed: Duration | None = timedelta(days=90)
     max_attempts: Annotated[int, Meta(ge=1, le=32767)] = 25
+    max_deaths: Annotated[int, Meta(ge=1, le=32767)] = 5
     terminate_after_timeouts: _Million | None = None
     max_jobs_per_child: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
     max_payload: Annotated[int, Meta(ge=LEAST_BOUND, le=67_108_864)] = 1_048_576

@@ -56,8 +56,14 @@ class JobRow:
             number = job.attempts
             said = ngettext("%(number)s of %(most)s attempt", "%(number)s of %(most)s attempts", job.max_attempts)
         shown = said % {"number": f"{number:,}", "most": f"{job.max_attempts:,}"}
-        rescued = ngettext("rescued once", "rescued %(times)s times", job.rescues) % {"times": f"{job.rescues:,}"}
-        return f"{shown}, {rescued}" if job.rescues else shown
+        return f"{shown}; {self.deaths}" if job.rescues else shown
+
+    @property
+    def deaths(self) -> str:
+        """How many processes died while running the job, which counts apart from the attempts; "" for none."""
+        times = self.job.rescues
+        said = ngettext("%(times)s process died running it", "%(times)s processes died running it", times)
+        return said % {"times": f"{times:,}"} if times else ""
 
     @property
     def error(self) -> str:
@@ -75,6 +81,8 @@ class JobRow:
         if job.reason == "attempts_exhausted":
             said = ngettext("failed after its only attempt", "failed after all %(attempts)s attempts", job.max_attempts)
             return said % {"attempts": f"{job.max_attempts:,}"}
+        if job.reason == "process_died" and self.deaths:
+            return gettext("failed since %(deaths)s") % {"deaths": self.deaths}
         said = _in_words(job.reason)
         if job.reason in BY_OPERATORS:
             return gettext("%(done)s, %(at)s") % {"done": said, "at": instant(job.finished_at)}

@@ -10,6 +10,7 @@ and not committed. It waits only a moment for that, and then raises an error for
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import time
@@ -49,7 +50,7 @@ _HELD_TRIES = 3
 class Ended(NamedTuple):
     """Job with a run that ended without success, for ``end.sql``: queued again unless ``state`` says otherwise.
 
-    ``attempts`` are those before the run; ``charged``: it counts as a rescue.
+    ``attempts`` are those before the run; ``charged``: it counts as a rescue; ``rescues``: how many there were.
     """
 
     id: int
@@ -60,6 +61,7 @@ class Ended(NamedTuple):
     attempts: int
     charged: bool
     queue: str
+    rescues: int
 
 
 class Leases:
@@ -291,6 +293,8 @@ class Leases:
             charged=None if charged is None else list(charged),
             chunked=[task.name for task in registry.tasks() if task.chunk is not None],
             once=[task.name for task in registry.tasks() if task.at_most_once],
+            deaths=conf.max_deaths,
+            deaths_of=json.dumps({task.name: task.max_deaths for task in registry.tasks() if task.max_deaths}),
             limited=[task.name for task in registry.tasks() if task.timeouts and task.timeouts.wait_timeout],
         )
 
@@ -438,6 +442,8 @@ def _by_fence(runs: Sequence[EndedRun]) -> str | None:
 END_DEFAULTS: Final[dict[str, Any]] = {
     **dict.fromkeys(("wait", "ran_s", "charged")),
     **dict.fromkeys(("alone", "unbegun"), False),
+    "deaths": 0,
+    "deaths_of": "{}",
     "once": [],
     "limited": [],
     "chunked": [],

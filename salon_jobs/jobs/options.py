@@ -178,6 +178,8 @@ class TaskOptions(SharedOptions, total=False):
     """How many starts a quiet time saves up for these rates; None: those of a second."""
     at_most_once: Annotated[bool | None, check_flag]
     """Whether an interrupted run is never repeated; see docs/how-to/how-often-it-runs.md."""
+    max_deaths: Annotated[int | None, partial(check_number, least=1, most=32767)]
+    """At how many deaths of processes that ran it a job fails; by default the setting, 5."""
 
 
 # The check of each option, and SINGLE_JOB_ONLY where it applies.

@@ -102,6 +102,11 @@ class TaskDeclaration(Protocol):
         ...
 
     @property
+    def max_deaths(self) -> int | None:
+        """At how many deaths of its processes a job fails; None: the setting."""
+        ...
+
+    @property
     def chunk(self) -> int | None:
         """The most jobs of one store in one call; None if a call takes the arguments of one job."""
         ...

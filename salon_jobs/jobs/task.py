@@ -159,6 +159,7 @@ class Task(BoundTask[P], Generic[P, R_co]):
         timeouts: Timeouts,
         limits: DeclaredLimits,
         at_most_once: bool,
+        max_deaths: int | None,
         chunk: int | None,
     ) -> None:
         _check_function(name, function)
@@ -187,6 +188,7 @@ class Task(BoundTask[P], Generic[P, R_co]):
         self.limits = limits
         self.ordered = "strict" if limits.ordered is True else limits.ordered or None
         self.at_most_once = at_most_once
+        self.max_deaths = max_deaths
         self.chunk = chunk
         self.payload: PayloadType
         if chunk is None:
@@ -407,6 +409,7 @@ def _declare(
         timeouts=taken(Timeouts),
         limits=taken(DeclaredLimits),
         at_most_once=given.get("at_most_once", False),
+        max_deaths=given.get("max_deaths"),
         chunk=chunk,
     )
     return declare if function is None else declare(function)

@@ -330,6 +330,11 @@ class JobError(Row):
     def __str__(self) -> str:
         return f"attempt {self.attempt} of job {self.job_id}: {self.error_class}"
 
+    @property
+    def is_death(self) -> bool:
+        """Whether the process died, which is no attempt."""
+        return self.code == "JOB.PROCESS_DIED"
+
 
 class JobResult(Row):
     """The result of a job, with columns of its row, kept for a time after a success that deletes the row.

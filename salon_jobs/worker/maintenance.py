@@ -148,7 +148,7 @@ def rescue_process(
         described = identify(job)
         log_event(logging.WARNING, events.JOB_RESCUED, state=job.state.value, charged=job.charged, **described)
         if job.state is JobState.FAILED:
-            error: SalonJobsError = ProcessDied(f"{name} died running it, too often")
+            error: SalonJobsError = ProcessDied(f"{name} died running it, as {job.rescues} processes have")
             if job.reason == NotRepeated.code:
                 error = NotRepeated(f"{name} died running it, and the task runs at most once")
             log_event(logging.ERROR, events.JOB_FAILED, code=error.code, **described)

@@ -611,7 +611,7 @@ def test_unlimited_is_a_choice(client: Client) -> None:
 def test_cancel_is_not_offered_twice(client: Client) -> None:
     job_id = add(state="running", attempts=2, rescues=1, cancel_requested_at=datetime.now(UTC))
     page = html_of(client, f"job/{job_id}/change/")
-    assert "attempt 3 of 25, rescued once" in page
+    assert "attempt 3 of 25; 1 process died running it" in page
     assert "Upcoming retries" not in page
     assert 'value="cancel"' not in page
     assert f'value="cancel:{job_id}"' not in html_of(client, "job/")

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 Identity = tuple[str, UUID | None, str]
+MAX_DEATHS = 5
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
 
 
@@ -198,7 +199,7 @@ class Model:
                 self.errors.append((job.id, job.attempts + 1, "JOB.PROCESS_DIED"))
             if unwanted:
                 self._end(job, CANCELLED, "cancelled")
-            elif started and job.rescues >= 3 and job.attempts + job.rescues >= job.max_attempts:
+            elif started and job.rescues >= MAX_DEATHS:
                 self._end(job, FAILED, "process_died")
             else:
                 self._queue_again(job, superseded, None)

@@ -13,7 +13,9 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from django.conf import settings
 from django.db import DatabaseError, OperationalError, connection
+from django.test import override_settings
 
 from salon_jobs.core.errors import NotReady
 from salon_jobs.db import statements
@@ -27,6 +29,7 @@ from salon_jobs.worker.in_flight import InFlightRun
 from salon_jobs.worker.maintenance import Maintenance, RescueCounts, Rescuer, rescue_process
 from salon_jobs.worker.supervisor import RunTotals
 from tests import tasks
+from tests.management.operator import run as run_command
 from tests.metrics import of, shown
 from tests.settings import url_for
 from tests.support import (
@@ -128,21 +131,45 @@ def test_dead_process_cannot_commit(work: Work) -> None:
     assert seen("SELECT count(*) FROM customer") == [(0,)]
 
 
-@pytest.mark.parametrize(("max_attempts", "attempts", "fails_at"), [(1, 0, 3), (5, 0, 5), (25, 22, 3)])
-def test_job_that_kills_its_processes(work: Work, max_attempts: int, attempts: int, fails_at: int) -> None:
-    """Rescues and attempts together are bounded."""
+@pytest.mark.parametrize(
+    ("max_attempts", "attempts", "declared", "setting", "fails_at"),
+    [(1, 0, None, 5, 5), (25, 22, None, 5, 5), (25, 0, None, 2, 2), (25, 0, 1, 5, 1)],
+)
+def test_job_that_kills_its_processes(
+    work: Work,
+    monkeypatch: pytest.MonkeyPatch,
+    max_attempts: int,
+    attempts: int,
+    declared: int | None,
+    setting: int,
+    fails_at: int,
+) -> None:
+    """It fails after so many deaths, of the task or else the setting, whatever its attempts are; the error says so."""
+    monkeypatch.setattr(tasks.in_store, "max_deaths", declared)
     job_id = work.add(None, tasks.in_store.using(max_attempts=max_attempts))
     change("UPDATE salon_jobs_job SET attempts = %s", attempts)
+    with override_settings(SALON_JOBS={**settings.SALON_JOBS, "MAX_DEATHS": setting}):
+        _die_with_job(job_id, attempts, fails_at)
+    row = row_of(job_id)
+    assert (row["state"], row["reason"], row["finished_at"] is None) == ("failed", "process_died", False)
+    messages = [message for (message,) in seen("SELECT message FROM salon_jobs_job_error ORDER BY id")]
+    assert len(messages) == fails_at
+    assert messages[-1].endswith(f"was declared dead; the job fails after {fails_at} such deaths")
+    assert not any("the job fails" in message for message in messages[:-1])
+    said = "1 process died running it" if fails_at == 1 else f"{fails_at} processes died running it"
+    shown = run_command("show", str(job_id))[0]
+    assert f"failed since {said}" in shown
+    assert f"of {max_attempts} attempt" in shown
+
+
+def _die_with_job(job_id: int, attempts: int, fails_at: int) -> None:
     for number in range(1, fails_at + 1):
         process = another_process()
         [job] = claim(process)
         be_silent(process, SILENT_S)
         counts = rescuer().run_once()
         assert counts == (RescueCounts(1, 0, 1) if number == fails_at else RescueCounts(1, 1, 0))
-        assert job.attempts == attempts, "nobody knows whether it had started"
-    row = row_of(job_id)
-    assert (row["state"], row["reason"], row["finished_at"] is None) == ("failed", "process_died", False)
-    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(fails_at,)]
+        assert (job.id, job.attempts) == (job_id, attempts), "nobody knows whether it had started"
 
 
 def test_full_silence_on_new_server(process_id: int) -> None:

@@ -9,10 +9,9 @@
 -- 'requeue'  A snooze (after %(wait)s), or a release (NULL keeps run_at). No attempt is counted. A job that has begun
 --            its only run (begin_once) is left, unless its process knows that the handler was not called: %(unbegun)s.
 -- 'rescue'   Its process is dead, and its row is deleted (delete_process), so that no claim can add to these jobs. No
---            attempt is used up: the count of rescues bounds a job that kills its process (failed when attempts and
---            rescues together reach max_attempts, and never before the third rescue, so that a job merely waiting in a
---            dead process is not failed for it). Those in %(charged)s are charged a rescue and get an error row; NULL
---            means all, if it is unknown which had started. One of the tasks %(once)s that has not begun is never
+--            attempt is used up: the count of rescues bounds a job that kills its process, which fails at the
+--            %(deaths)s-th, or as many as %(deaths_of)s has for its task. Those in %(charged)s are charged a rescue and
+--            get an error row; NULL means all, if it is unknown which had started. One of the tasks %(once)s that has not begun is never
 --            charged. The time they ran does not count as waiting: jobs of the tasks %(limited)s, whose wait is
 --            limited, become due now. Jobs of the tasks %(chunked)s are marked to run alone, since any job of a chunk
 --            may have killed the process; %(alone)s marks all, as those of a failed chunk.
@@ -30,7 +29,7 @@ WITH mine AS MATERIALIZED (
            CASE %(how)s
                WHEN 'retry' THEN c.begun OR j.attempts + 1 >= j.max_attempts
                WHEN 'rescue' THEN c.begun
-                    OR (c.charged AND j.attempts::int + j.rescues + 1 >= j.max_attempts AND j.rescues + 1 >= 3)
+                    OR (c.charged AND j.rescues + 1 >= coalesce((%(deaths_of)s::jsonb ->> j.task)::int, %(deaths)s))
                ELSE %(how)s = 'fail' END AS failed,
            j.job_key IS NOT NULL AND (
                EXISTS (SELECT FROM salon_jobs_superseded s WHERE s.job_id = j.id AND s.lease = j.lease)
@@ -82,15 +81,17 @@ WITH mine AS MATERIALIZED (
            leased_by = NULL
       FROM ends e
      WHERE j.id = e.id
-    RETURNING j.id, j.task, j.store_id, j.state, j.reason, e.attempts, e.charged, j.queue, j.public_id, j.started_at,
+    RETURNING j.id, j.task, j.store_id, j.state, j.reason, e.attempts, e.charged, j.queue, j.rescues, j.public_id, j.started_at,
               e.begun, e.error_class, e.code
 ), error AS (
     INSERT INTO salon_jobs_job_error
            (job_id, store_id, attempt, error_class, code, message, traceback, log, occurred_at, worker_id, started_at)
-    SELECT id, store_id, least(attempts + 1, 32767), error_class, code, %(message)s, %(traceback)s, %(log)s, clock_timestamp(),
-           %(process_id)s, started_at
+    SELECT id, store_id, least(attempts + 1, 32767), error_class, code,
+           CASE WHEN charged AND state = 'failed' AND reason = 'process_died'
+                THEN format('%%s; the job fails after %%s such deaths', %(message)s, rescues) ELSE %(message)s END,
+           %(traceback)s, %(log)s, clock_timestamp(), %(process_id)s, started_at
       FROM ended
      WHERE CASE %(how)s WHEN 'requeue' THEN false WHEN 'rescue' THEN charged OR begun
                         WHEN 'cancel' THEN public_id IS NOT NULL ELSE true END
 )
-SELECT id, task, store_id, state, reason, attempts, charged, queue FROM ended
+SELECT id, task, store_id, state, reason, attempts, charged, queue, rescues FROM ended

@@ -167,8 +167,9 @@ def _texts(page: JobPage) -> Iterator[tuple[str, str]]:
     for error in page.errors:
         code = f" ({error.code})" if error.code else ""
         text = error.traceback or ": ".join((error.error_class.rpartition(".")[2], error.message))
+        named = "process died" if error.is_death else f"attempt {error.attempt} failed"
         yield (
-            f"attempt {error.attempt} failed at {instant(error.occurred_at)}{code}",
+            f"{named} at {instant(error.occurred_at)}{code}",
             "the same error as above" if text == text_before else text,
         )
         text_before = text
