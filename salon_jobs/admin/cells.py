@@ -18,6 +18,7 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.text import SHOWN_AT_FIRST, beginning
+from salon_jobs.dashboard.processes import LATE_TICK
 from salon_jobs.jobs import registry
 from salon_jobs.models import Limit
 from salon_jobs.tenancy.names import store_name
@@ -115,6 +116,11 @@ def lines_of(lines: Iterable[object]) -> SafeString:
 def badge(shown: str, kind: str) -> SafeString:
     """Format a state, translated, as a badge: ``kind`` (good, busy, waiting, bad or quiet) chooses its colour."""
     return format_html('<span class="salon-jobs-badge {}">{}</span>', kind, gettext(shown))
+
+
+def next_tick(at: datetime, now: datetime) -> SafeString:
+    """Format the oldest tick that has not fired, marked if it is late."""
+    return format_html("{} {}", ago(at, now), badge("late", "bad")) if now - at > LATE_TICK else ago(at, now)
 
 
 # Longer values are folded: a payload of megabytes makes a page of hundreds of screens.

@@ -18,7 +18,18 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed, not_done
 from salon_jobs.admin.base import ReadOnlyAdmin
-from salon_jobs.admin.cells import age_of, as_json, badge, below, count_of, is_whole, lines_of, text_of, time_of
+from salon_jobs.admin.cells import (
+    age_of,
+    as_json,
+    badge,
+    below,
+    count_of,
+    is_whole,
+    lines_of,
+    next_tick,
+    text_of,
+    time_of,
+)
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.admin.reader import may, reader
 from salon_jobs.conf import settings as conf
@@ -184,7 +195,9 @@ class CronEntryAdmin(ActionAdmin):
         """Show how late a missed tick still fires, and whether jobs may overlap."""
         if not row.declared:
             return "-"
-        late = gettext("still run for up to %(time)s") % {"time": duration(row.declared.window.total_seconds())}
+        late = gettext("run if they are at most %(time)s late; older ones are lost") % {
+            "time": duration(row.declared.window.total_seconds())
+        }
         overlap = "" if row.declared.overlap else gettext("a tick is skipped while the last one's job is not done")
         return below(late, overlap) if overlap else late
 
@@ -192,7 +205,9 @@ class CronEntryAdmin(ActionAdmin):
     def next(self, row: Any) -> SafeString | str:
         if row.paused_at is not None:
             return below(badge("paused", "warn"), who_paused(row))
-        return ago(row.in_effect.expression.next_after(row.now), row.now) if row.declared else "-"
+        if row.ran is None or row.ran.next_at is None:
+            return "-"
+        return next_tick(row.ran.next_at, row.now)
 
     @admin.display(description=_("last tick"))
     def last(self, row: Any) -> SafeString | str:

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import ActionAdmin, actions_of, check_line, log_changed, user_name
 from salon_jobs.admin.base import address_of_list
-from salon_jobs.admin.cells import badge, below, lines_of, payload_of, time_of
+from salon_jobs.admin.cells import badge, below, lines_of, next_tick, payload_of, time_of
 from salon_jobs.admin.job_actions import ActionOnOne, ArgumentsForm, signature_of
 from salon_jobs.admin.process import RunNow
 from salon_jobs.admin.reader import reader, sees_all_stores
@@ -221,13 +221,13 @@ class ScheduleAdmin(ActionAdmin):
     def next(self, row: Any) -> SafeString | str:
         if row.paused_at is not None:
             return below(badge("paused", "warn"), who_paused(row))
-        return ago(row.next_at, row.now)
+        return next_tick(row.next_at, row.now)
 
     @admin.display(description=_("options"))
     def options(self, row: Any) -> SafeString:
         """Describe how late a tick fires, by how much jobs are delayed, and whether they may overlap."""
         late = {"time": duration(row.catch_up.total_seconds())}
-        lines = [gettext("missed ticks still run for up to %(time)s") % late]
+        lines = [gettext("missed ticks run if they are at most %(time)s late; older ones are lost") % late]
         if row.jitter:
             jitter = {"time": duration(row.jitter.total_seconds())}
             lines.append(gettext("jobs are delayed by up to %(time)s") % jitter)

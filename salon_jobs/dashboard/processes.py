@@ -94,8 +94,8 @@ class CronAtWork:
 
     @property
     def failed(self) -> bool:
-        """Whether the last job failed."""
-        return self.result.startswith("failed")
+        """Whether the last job failed, or the last tick was missed."""
+        return self.result.startswith(("failed", "missed"))
 
 
 def processes(*, using: str) -> tuple[ProcessAtWork, ...]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Q, Value
 from django.db.models.functions import Greatest, Now
 from django.utils.translation import gettext
@@ -104,10 +104,10 @@ class Scheduler(Loop):
             due = due_ticks(entry, after, now)
             if due.missed:
                 # Before the others fire: the failure of one at each poll must not report these again.
-                skip(entry.name, due.after, using=self.using)
+                first = entry.expression.next_after(after)
+                record_missed(entry.name, first, due.missed, until=due.after, using=self.using)
                 self._handled[entry.name] = (entry, due.after)
                 self._ticks[entry.name, "missed"] += due.missed
-                first = entry.expression.next_after(after)
                 log_event(logging.WARNING, events.CRON_MISSED, entry=entry.name, missed=due.missed, first=first)
             for tick in due.ticks:
                 fired = self._try_to_fire(entry, tick)
@@ -336,6 +336,16 @@ def fire(
         if advance:
             skip(entry, tick, using=using)
         return handle
+
+
+def record_missed(entry: str, first: datetime, count: int, *, until: datetime, using: str) -> None:
+    """Record ticks that are too late to fire, from the ``first`` on, and mark all up to ``until`` as done."""
+    outcome = "missed: too late" if count == 1 else f"missed: too late, and {count - 1:,} after it"
+    with transaction.atomic(using=using):
+        CronTick.objects.using(using).bulk_create(
+            [CronTick(entry=entry, tick_at=first, outcome=outcome)], ignore_conflicts=True
+        )
+        skip(entry, until, using=using)
 
 
 def skip(entry: str, until: datetime, *, using: str) -> None:

@@ -82,6 +82,16 @@ def test_cron_entry_shows_ticks_and_results(operator: Client) -> None:
 
 
 @pytest.mark.usefixtures("nightly")
+def test_cron_entry_shows_oldest_tick_not_fired(operator: Client) -> None:
+    change("UPDATE salon_jobs_cron_entry SET registered_at = now() - interval '3 days' WHERE name = 'test-nightly'")
+    late = r"test-nightly 30 3 \* \* \* Europe/Berlin [23](\.\d)? d ago late"
+    assert re.search(late, text_of(operator, ENTRIES))
+    assert "run if they are at most" in text_of(operator, NIGHTLY)
+    change("UPDATE salon_jobs_cron_entry SET last_tick_at = now()")
+    assert not re.search(late, text_of(operator, ENTRIES))
+
+
+@pytest.mark.usefixtures("nightly")
 def test_run_now_adds_job_and_logs(operator: Client) -> None:
     page = f"{ADMIN}{NIGHTLY}"
     for may, jobs in (("view_cronentrystate",), 0), (("view_cronentrystate", "run_cronentrystate"), 1):

@@ -46,6 +46,20 @@ def test_override_and_restore_entry() -> None:
         run("cron", "restore", "nightly")
 
 
+def test_list_shows_oldest_tick_not_fired() -> None:
+    """It is late a minute after it was due, unless the entry is paused; the last tick may be missed."""
+    insert("cron_entry", name="nightly", registered_at=datetime.now(UTC) - timedelta(days=3))
+    [row] = json.loads(run("cron", "--json")[0])
+    assert timedelta(days=2) <= datetime.now(UTC) - datetime.fromisoformat(row["next_at"]) <= timedelta(days=3)
+    assert " d ago, late" in run("cron")[0]
+    missed = datetime.now(UTC) - timedelta(days=2)
+    insert("cron_tick", entry="nightly", tick_at=missed, outcome="missed: too late, and 1 after it")
+    assert "missed: too late, and 1 after it" in run("cron")[0]
+    change("UPDATE salon_jobs_cron_entry SET paused_at = now()")
+    assert "late" not in run("cron")[0].replace("too late", "")
+    assert "paused" in run("cron")[0]
+
+
 def test_list_shows_schedule_and_result() -> None:
     before = datetime.now(UTC)
     [row] = json.loads(run("cron", "--json")[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -11,7 +12,7 @@ from rich.text import Text
 from salon_jobs.core.records import EnqueueAction
 from salon_jobs.dashboard.processes import cron
 from salon_jobs.management.arguments import add_options, os_user
-from salon_jobs.management.output import Console
+from salon_jobs.management.output import Console, when
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import CronEntryState
 from salon_jobs.schedules.entries import cron_entries
@@ -67,6 +68,9 @@ class Cron(Subcommand):
             # A narrow screen has no column for results: notable ones are below their rows.
             is_usual = each.last_tick is None or each.result.startswith(("queued", "running", "succeeded"))
             noted = became_of(each.result) if each.failed or (console.is_narrow and not is_usual) else ""
-            why = "; ".join(filter(None, (each.override and f"{line} {each.override}", each.invalid, noted)))
-            rows.append((each.name, line, each.timezone, each.next_at, each.last_tick or "never", result, why))
+            is_late = each.is_late(datetime.now(UTC))
+            next_at = Text(f"{when(each.next_at)}, late", "red") if is_late and each.next_at else each.next_at
+            paused = "paused" if each.paused else ""
+            why = "; ".join(filter(None, (paused, each.override and f"{line} {each.override}", each.invalid, noted)))
+            rows.append((each.name, line, each.timezone, next_at, each.last_tick or "never", result, why))
         console.listing(described, rows, "no cron entry is declared", only_wide=("result",))
