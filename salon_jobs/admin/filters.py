@@ -19,7 +19,7 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import error_name
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.search import error_classes, failure_kinds, in_every_state, of_no_store
+from salon_jobs.jobs.search import error_classes, failure_kinds, in_every_state, of_no_store, with_key
 from salon_jobs.models import CronEntryState, DestinationState, FlowMember, InboxMessage, Job, Message
 from salon_jobs.models.fields import created
 from salon_jobs.outbox.queries import RARE, oldest_searched
@@ -235,6 +235,18 @@ class ErrorGroupFilter(NameFilter):
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
         return queryset.filter(state=JobState.FAILED, fingerprint=int(name))
+
+
+class KeyFilter(NameFilter):
+    """Filter by job key, or with a task by its concurrency key as well, shown when the page of a job linked here."""
+
+    title = _("key")
+    parameter_name = "key"
+
+    def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
+        """Return the jobs; no index has the concurrency key alone, and that of the task finds few enough rows."""
+        wanted = with_key(name)
+        return queryset.filter(wanted | in_every_state(Q(concurrency_key=name)) if request.GET.get("task") else wanted)
 
 
 class FlowFilter(NameFilter):

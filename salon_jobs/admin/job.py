@@ -51,6 +51,7 @@ from salon_jobs.dashboard.tasks import declared_tasks
 from salon_jobs.jobs import search
 from salon_jobs.jobs.flow_summary import FlowSummary, Stage
 from salon_jobs.jobs.ordered import PlaceInOrder
+from salon_jobs.jobs.waiting import HELD_BY
 from salon_jobs.models import FanOutRecord, Job, JobError, JobResult, Process
 from salon_jobs.tenancy.names import store_name, store_names
 from salon_jobs.words import ago, duration, exact, instant, relative_time, scope_words
@@ -59,6 +60,7 @@ _SHOWN = 50
 _SUMMARY = 200
 _ARGUMENTS = 120
 _FINGERPRINT = re.compile(r"-?[0-9]{1,19}")
+_NUMBER = re.compile(r"#([0-9]{1,19})")
 _TRACE_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
@@ -171,6 +173,7 @@ class JobAdmin(ActionAdmin):
     list_display = ("job", "progress", "detail", "enqueued", "row_actions")
     sortable_by = ("job",)
     list_filter = (
+        filters.KeyFilter,
         filters.ErrorGroupFilter,
         filters.ErrorClassFilter,
         filters.EndedFilter,
@@ -187,9 +190,12 @@ class JobAdmin(ActionAdmin):
         (_("Task"), {"fields": ("task_link", "queue_link", "store_link", "origin", "then", "flow", "order")}),
         (_("Payload and attempts"), {"fields": ("shown_payload", "steps", "errors", "logged", "retries_ahead")}),
         (_("Times"), {"fields": (*_TIMES, "asked_to_end", "expires", "of_tick")}),
-        (_("Details"), {"fields": ("priority", "job_key", "concurrency_key", "trace_link"), "classes": ("collapse",)}),
+        (
+            _("Details"),
+            {"fields": ("priority", "of_job_key", "of_concurrency_key", "trace_link"), "classes": ("collapse",)},
+        ),
     )
-    help_texts: ClassVar = {"concurrency_key": _("Jobs of a task with the same key share a limit")}
+    help_texts: ClassVar = {"of_concurrency_key": _("Jobs of a task with the same key share a limit")}
     deferred = ("payload", "log")
     shown_payload = payload_of(_("payload"))
     enqueued_at = time_of("created_at", _("enqueued"))
@@ -401,11 +407,26 @@ class JobAdmin(ActionAdmin):
         return Truncator("; ".join(filter(None, parts))).chars(_SUMMARY) or "-"
 
     @admin.display(description=_("waiting because"))
-    def waiting(self, job: Any) -> str:
-        """Show why a queued job does not run, if that is known."""
+    def waiting(self, job: Any) -> SafeString | str:
+        """Show why a queued job does not run, if that is known, with a link to the job that it waits for."""
         if job.known.waiting is None:
             return ""
-        return job.known.waiting or (gettext("it is not its turn yet") if job.known.sees_all else "")
+        said = job.known.waiting or (job.known.turn if job.known.sees_all else "")
+        before, holding, rest = said.partition(gettext(HELD_BY).partition("#")[0])
+        if not (found := _NUMBER.match(rest)):
+            return said
+        return format_html("{}{}{}{}", before, holding, self.link(Job, int(found[1]), found[0]), rest[found.end() :])
+
+    @admin.display(description=_("job key"))
+    def of_job_key(self, job: Any) -> SafeString | str:
+        """Show the key, with a link to the jobs that have it."""
+        return self.link_to_list(Job, job.job_key, key=job.job_key) if job.job_key else "-"
+
+    @admin.display(description=_("concurrency key"))
+    def of_concurrency_key(self, job: Any) -> SafeString | str:
+        """Show the key, with a link to the task's jobs that have it."""
+        key = job.concurrency_key
+        return self.link_to_list(Job, key, key=key, task=job.task) if key else "-"
 
     @admin.display(description=_("outcome"))
     def outcome(self, job: Any) -> str:

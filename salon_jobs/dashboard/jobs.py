@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.utils.translation import gettext, gettext_noop, ngettext
 
+from salon_jobs.core.errors import ProcessDied
 from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.flow_summary import FlowSummary, summarize_flow
 from salon_jobs.jobs.ordered import PlaceInOrder, place_in_order
 from salon_jobs.jobs.search import NextAttempt, progress_of, retries_ahead
-from salon_jobs.jobs.waiting import due_in, waiting_reasons
+from salon_jobs.jobs.waiting import PASSED_OVER, due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobStep
 from salon_jobs.schedules.scheduler import tick_of
 from salon_jobs.tenancy.names import store_names
@@ -98,6 +99,13 @@ class JobRow:
             return ""
         is_running = job.state == JobState.RUNNING
         return gettext("before: %(error)s") % {"error": self.error} if is_running else self.error
+
+    @property
+    def turn(self) -> str:
+        """What a queued job waits for if nothing is known to keep it from running."""
+        if self.now - self.job.run_at > PASSED_OVER:
+            return gettext("jobs before it come first, or its row may be locked")
+        return gettext("it is not its turn yet")
 
     @property
     def is_only_early(self) -> bool:
@@ -225,12 +233,15 @@ def job_page(job: Any, *, using: str, sees_all: bool = True, most: int | None = 
 
 
 def errors_of(job: Any, *, using: str) -> QuerySet[JobError]:
-    """Return a job's errors, newest first, without those of a running attempt.
+    """Return a job's errors, newest first, without those of a running attempt; deaths of its processes are no attempts.
 
     Such an attempt has ended since the job was read: the state would contradict its error.
     """
     rows = JobError.objects.using(using).filter(job_id=job.pk).order_by("-pk")
-    return rows.filter(attempt__lte=job.attempts) if job.state == JobState.RUNNING else rows
+    if job.state != JobState.RUNNING:
+        return rows
+    died = Q(code=ProcessDied.code, occurred_at__lte=job.started_at)
+    return rows.filter(Q(attempt__lte=job.attempts) | died)
 
 
 def _in_words(reason: str) -> str:

@@ -27,7 +27,7 @@ SELECT ({column})::text, a.pid, a.application_name, a.usename, a.state,
   JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted AND l.transactionid::text = t.xmax::text
   JOIN pg_stat_activity a ON a.pid = l.pid
  WHERE {column} = ANY (%s) AND l.pid <> pg_backend_pid()
- ORDER BY 1 LIMIT 1
+ ORDER BY {column}
 """
 # Who else has changed or locked rows of the table, if the row itself tells nobody: it may be a key.
 _IN_TABLE: Final = """
@@ -78,6 +78,14 @@ def waiting_briefly(model: type[Model], column: str, keys: Sequence[Any], *, usi
         raise HeldUp(_holder_of(model, column, keys, using)) from error
 
 
+def holders_of(model: type[Model], column: str, keys: Sequence[Any], *, using: str) -> dict[str, Session]:
+    """Return the sessions that hold rows of these keys, by the key as text, in order. ``column`` is theirs, in SQL."""
+    table = connections[using].ops.quote_name(model._meta.db_table)
+    with connections[using].cursor() as cursor:
+        cursor.execute(_HOLDERS.format(table=table, column=column), [list(keys)])
+        return {row: Session(*session) for row, *session in cursor.fetchall()}
+
+
 def _set_patience(value: str, using: str) -> str:
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)", [value])
@@ -86,13 +94,10 @@ def _set_patience(value: str, using: str) -> str:
 
 def _holder_of(model: type[Model], column: str, keys: Sequence[Any], using: str) -> str:
     table, noun = model._meta.db_table, str(model._meta.verbose_name)
-    quoted = connections[using].ops.quote_name(table)
+    for row, session in holders_of(model, column, keys, using=using).items():
+        said = gettext("%(row)s: its row is held by %(session)s; end it or try again")
+        return said % {"row": f"{noun} {row}", "session": session.name}
     with connections[using].cursor() as cursor:
-        cursor.execute(_HOLDERS.format(table=quoted, column=column), [list(keys)])
-        if found := cursor.fetchone():
-            row, *session = found
-            said = gettext("%(row)s: its row is held by %(session)s; end it or try again")
-            return said % {"row": f"{noun} {row}", "session": Session(*session).name}
         cursor.execute(_IN_TABLE, [table])
         others = cursor.fetchone()
     rows = f"{noun} {', '.join(map(str, keys[:3]))}{', …' if len(keys) > 3 else ''}"

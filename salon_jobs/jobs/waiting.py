@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.db import connections
@@ -16,11 +16,32 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import metrics
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import JobState, StoreId
+from salon_jobs.core.units import gettext_noop
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.limits import Limits, count_by_scope, load_limits, scopes_of
+from salon_jobs.jobs.held import holders_of
+from salon_jobs.jobs.limits import Limits, load_limits, scopes_of
 from salon_jobs.models import Job, Process
 from salon_jobs.words import duration, pause_details, rate_text, scope_words
+
+# What says which job holds a limit or a key; pages link what follows "#".
+HELD_BY: Final = gettext_noop("held by #%(id)s")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Running jobs in a scope of limits: how many, and the one that has run longest, its store and since when."""
+
+    jobs: int
+    longest_id: int
+    store_id: StoreId | None
+    since: datetime | None
+
+    def merged_with(self, other: Running) -> Running:
+        """Return those of both."""
+        never = datetime.max.replace(tzinfo=UTC)
+        longest = min(self, other, key=lambda each: (each.since or never, each.longest_id))
+        return replace(longest, jobs=self.jobs + other.jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +49,7 @@ class StartConditions:
     """Facts that decide whether jobs start: limits, their use, and the queues of live workers (None: all)."""
 
     limits: Limits
-    running: Mapping[str, int]
+    running: Mapping[str, Running]
     served: Sequence[Sequence[str] | None]
     known_tasks: frozenset[str]
     store_name: Callable[[StoreId], str]
@@ -52,17 +73,27 @@ class StartConditions:
                 said = gettext("%(name)s is paused %(details)s")
                 found.append((said % {"name": name, "details": pause_details(limit.paused_by, at)}).rstrip())
             elif limit.max_concurrency is not None:
-                count = self.running[scope]
-                if count >= limit.max_concurrency:
+                running = self.running.get(scope)
+                if running is not None and running.jobs >= limit.max_concurrency:
                     said = ngettext(
                         "%(name)s: %(jobs)s job running, limit %(limit)s",
                         "%(name)s: %(jobs)s jobs running, limit %(limit)s",
-                        count,
+                        running.jobs,
                     )
-                    found.append(said % {"name": name, "jobs": f"{count:,}", "limit": f"{limit.max_concurrency:,}"})
+                    said %= {"name": name, "jobs": f"{running.jobs:,}", "limit": f"{limit.max_concurrency:,}"}
+                    found.append(f"{said}: {self._held_by(running, now)}")
             elif limit.rate is not None:
                 found.append(gettext("%(name)s is limited to %(rate)s") % {"name": name, "rate": rate_text(limit.rate)})
         return found
+
+    def _held_by(self, running: Running, now: datetime) -> str:
+        """Name the job that has run longest in a scope that is full."""
+        told = [gettext(HELD_BY) % {"id": running.longest_id}]
+        if running.store_id is not None:
+            told.append(self.store_name(running.store_id))
+        if running.since is not None:
+            told.append(gettext("running for %(time)s") % {"time": duration((now - running.since).total_seconds())})
+        return ", ".join(told)
 
 
 def serves(queues: Sequence[str] | None, queue: str) -> bool:
@@ -98,11 +129,31 @@ def start_conditions(*, using: str, now: datetime, store_name: Callable[[StoreId
     rows: list[tuple[Any, datetime]] = list(workers.values_list("queues", "heartbeat_at"))
     return StartConditions(
         limits,
-        count_by_scope(statements.rows("running_counts", using=using)) if limits else {},
+        _running_by_scope(using) if limits else {},
         [queues for queues, beat in rows if now - beat < conf.process_silent_after],
         frozenset(registry.task_names()),
         store_name,
     )
+
+
+def _running_by_scope(using: str) -> dict[str, Running]:
+    found: dict[str, Running] = {}
+    for queue, task, store_id, key, jobs, longest_id, since in statements.rows("running_longest", using=using):
+        for scope in scopes_of(queue, task, store_id, key):
+            running = Running(jobs, longest_id, store_id, since)
+            found[scope] = running if scope not in found else found[scope].merged_with(running)
+    return found
+
+
+# For how long a job that could run has been due when its row may be locked: claims pass over it then.
+PASSED_OVER: Final = timedelta(seconds=30)
+
+
+def _passed_over(jobs: Sequence[Job], using: str) -> dict[int, str]:
+    """Return the sessions that hold rows of jobs that could run and have been due for long."""
+    said = gettext("its row is held by %(session)s")
+    holders = holders_of(Job, '"id"', [job.pk for job in jobs], using=using) if jobs else {}
+    return {int(job_id): said % {"session": holder.name} for job_id, holder in holders.items()}
 
 
 def waiting_reasons(
@@ -110,13 +161,15 @@ def waiting_reasons(
 ) -> dict[int, str]:
     """Return for each queued job why it does not run yet; "" if it only waits for its turn.
 
-    Three queries at most, for any number of jobs, plus those of ``store_name``. Role: operator, worker.
+    Four queries at most, for any number of jobs, plus those of ``store_name``. Role: operator, worker.
     """
     queued = [job for job in jobs if job.state == str(JobState.QUEUED)]
     if not queued:
         return {}
     conditions = start_conditions(using=using, now=now, store_name=store_name)
-    return {job.pk: "; ".join(conditions.reasons(job, now)) for job in queued}
+    reasons = {job.pk: "; ".join(conditions.reasons(job, now)) for job in queued}
+    long_due = [job for job in queued if not reasons[job.pk] and now - job.run_at > PASSED_OVER]
+    return {**reasons, **_passed_over(long_due, using)}
 
 
 # Most jobs to count, and most to count by store, which reads the rows and not just an index.

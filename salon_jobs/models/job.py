@@ -14,7 +14,7 @@ from django.db.models.signals import pre_save
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from salon_jobs.core.errors import TimedOut
+from salon_jobs.core.errors import ProcessDied, TimedOut
 from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.core.units import LATEST
 from salon_jobs.models.fields import (
@@ -333,7 +333,7 @@ class JobError(Row):
     @property
     def is_death(self) -> bool:
         """Whether the process died, which is no attempt."""
-        return self.code == "JOB.PROCESS_DIED"
+        return self.code == ProcessDied.code
 
 
 class JobResult(Row):

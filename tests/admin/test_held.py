@@ -12,12 +12,13 @@ import pytest
 from django.core.management.base import CommandError
 from django.db import connections, transaction
 from django.test import Client
+from django.utils import timezone
 
 from salon_jobs.core.errors import HeldUp
-from salon_jobs.jobs import held
+from salon_jobs.jobs import held, limits
 from salon_jobs.models import CronEntryState, DestinationState, Job, Limit, Message
 from salon_jobs.verbs import verbs_of
-from tests.admin.pages import form, text_of
+from tests.admin.pages import form, listed, page_of, text_of
 from tests.management.operator import add, insert, run
 from tests.outbox.rows import ORDERS, write
 from tests.settings import url_for
@@ -93,6 +94,37 @@ def test_key_that_is_not_committed_names_session() -> None:
     ):
         verbs_of(Limit)["pause"].apply(["queue:mail"], by="me", using="operator")
     assert seen("SELECT count(*) FROM salon_jobs_limit") == [(0,)]
+
+
+def test_page_names_session_that_holds_row(operator: Client) -> None:
+    """A claim passes over it, however long it is due; one that nobody holds waits for others, as far as is known."""
+    insert("process", id=1, kind="worker", hostname="vm", pid=1)
+    held_job, other = (add(task="test-system", run_at=timezone.now() - timedelta(minutes=1)) for _ in range(2))
+    with holding("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", held_job) as pid:
+        assert f"waiting: its row is held by session {pid} (psql" in run("show", str(held_job))[0]
+        assert f"its row is held by session {pid} (psql" in text_of(operator, f"job/{held_job}/change/")
+        assert f"its row is held by session {pid} (psql" in text_of(operator, "job/")
+        assert "jobs before it come first, or its row may be locked" in text_of(operator, f"job/{other}/change/")
+    change("UPDATE salon_jobs_job SET run_at = now()")
+    assert "it is not its turn yet" in text_of(operator, f"job/{held_job}/change/")
+
+
+def test_page_links_holder_of_key(operator: Client) -> None:
+    """The job that runs under the key is linked, and so are all jobs that have it."""
+    insert("process", id=1, kind="worker", hostname="vm", pid=1)
+    limits.limit(task="test-keyed", key="visa", max_concurrency=1, using="operator")
+    named = {"task": "test-keyed", "concurrency_key": "visa"}
+    started = timezone.now() - timedelta(minutes=1)
+    holder = add(**named, state="running", leased_by=1, lease=1, started_at=started)
+    waiting = add(**named, job_key="k")
+    page = page_of(operator, f"job/{waiting}/change/")
+    link = f'<a href="/admin/salon_jobs/job/{holder}/change/">#{holder}</a>'
+    assert f"limit 1: held by {link}, running for" in page
+    assert listed(operator, "job", "?key=visa&task=test-keyed") == {holder, waiting}
+    assert listed(operator, "job", "?key=k") == {waiting}
+    assert listed(operator, "job", "?key=visa") == set()
+    for query in ("?key=k", "?key=visa&amp;task=test-keyed"):
+        assert f'href="/admin/salon_jobs/job/{query}"' in page
 
 
 def test_patience_ends_with_verb() -> None:

@@ -138,7 +138,8 @@ def test_each_reason_is_said(stores: list[UUID]) -> None:
     limit(task="ping", max_concurrency=1)
     assert reason(add()) == ""
     add(state="running")
-    assert reason(add()) == "task ping: 1 job running, limit 1"
+    [(holder,)] = seen("SELECT id FROM salon_jobs_job WHERE state = 'running'")
+    assert reason(add()).startswith(f"task ping: 1 job running, limit 1: held by #{holder}, ")
     limit(task="ping", max_concurrency=None, rate=5)
     assert reason(add()) == "task ping is limited to 5 jobs per second"
 

@@ -18,6 +18,14 @@ SELECT queue, task, store_id, concurrency_key, count(*)
  WHERE state = 'running'
  GROUP BY queue, task, store_id, concurrency_key
 
+-- name: running_longest
+-- Count the running jobs as running_counts does, and name of each combination the job that has run longest and since when.
+-- Locks: none. Role: operator, worker.
+SELECT queue, task, store_id, concurrency_key, count(*), (array_agg(id ORDER BY started_at, id))[1], min(started_at)
+  FROM salon_jobs_job
+ WHERE state = 'running'
+ GROUP BY queue, task, store_id, concurrency_key
+
 -- name: read_tokens
 -- Return how many jobs may start now in each scope with a rate: its bucket, which the scope's lock protects. It holds
 -- burst tokens, and fills at the rate; a bucket without a row is full.

@@ -123,7 +123,7 @@ class ShowJob(Subcommand):
             f"job {job.pk} {job.task}",
             job.timeliness,
             notes=[
-                ("waiting", page.waiting or "", "yellow"),
+                ("waiting", "" if page.waiting is None else page.waiting or page.turn, "yellow"),
                 ("progress", page.progress, "cyan"),
                 ("outcome", page.outcome, "yellow"),
                 # Only its name: the error itself follows below.
