@@ -229,7 +229,8 @@ def _now(request: HttpRequest) -> dict[str, Any]:
     return {
         "problems": problems(facts),
         "waiting": facts.waiting,
-        "running": sum(process.held for process in live),
+        "running": sum(process.running for process in live),
+        "claimed": sum(process.claimed for process in live),
         "totals": facts.totals,
         "counted": relays.COUNTED,
         "down": sum(each.outage_since is not None and not each.paused for each in relaying.destinations),

@@ -13,6 +13,7 @@ from salon_jobs.core.errors import CronInvalid
 from salon_jobs.core.records import StoreId
 from salon_jobs.core.units import gettext_noop
 from salon_jobs.db.statements import rows
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.models import CronEntryState
 from salon_jobs.schedules.entries import cron_entries
@@ -36,7 +37,10 @@ class HeldJob:
 
 @dataclass(frozen=True, slots=True)
 class ProcessAtWork:
-    """A process; ``held`` is how many jobs it has claimed, up to ``MOST_HELD``, ``jobs`` the five held longest."""
+    """A process; ``held`` is how many jobs it has claimed, up to ``MOST_HELD``, ``jobs`` the five held longest.
+
+    ``coroutines`` counts those with async handlers, which wait for no thread.
+    """
 
     id: int
     kind: str
@@ -48,6 +52,7 @@ class ProcessAtWork:
     started_at: datetime
     beat_s_ago: float
     held: int
+    coroutines: int
     jobs: tuple[HeldJob, ...]
 
     @property
@@ -59,6 +64,16 @@ class ProcessAtWork:
     def serves(self) -> str:
         """The queues that a worker serves, in words."""
         return served_in_words(self.queues)
+
+    @property
+    def running(self) -> int:
+        """How many of the jobs that it holds run: coroutines, and as many others as it has threads."""
+        return min(self.held - self.coroutines, self.concurrency) + self.coroutines
+
+    @property
+    def claimed(self) -> int:
+        """How many of them wait in it for a thread."""
+        return self.held - self.running
 
     @property
     def silent(self) -> bool:
@@ -101,15 +116,17 @@ class CronAtWork:
 def processes(*, using: str) -> tuple[ProcessAtWork, ...]:
     """List the processes, each supervisor before its children. One query. Role: operator, worker."""
     found: list[ProcessAtWork] = []
-    for row in rows("processes_at_work", using=using):
-        number, kind, hostname, pid, supervisor_id, queues, concurrency, started_at, beat_s_ago, held, jobs = row
+    coroutines = [task.name for task in registry.tasks() if task.is_async]
+    for row in rows("processes_at_work", {"coroutines": coroutines}, using=using):
+        number, kind, hostname, pid, supervisor_id = row[:5]
+        queues, concurrency, started_at, beat_s_ago, held, coroutines, jobs = row[5:]
         served = None if queues is None else tuple(json.loads(queues))
         shown = tuple(
             HeldJob(each["id"], each["task"], each["store"] and store_key().parse(each["store"]), each["for_s"] or 0.0)
             for each in jobs
         )
-        process = number, kind, hostname, pid, supervisor_id, served, concurrency, started_at, beat_s_ago, held, shown
-        found.append(ProcessAtWork(*process))
+        process = number, kind, hostname, pid, supervisor_id, served, concurrency, started_at, beat_s_ago
+        found.append(ProcessAtWork(*process, held, coroutines, shown))
     return tuple(found)
 
 

@@ -80,15 +80,15 @@ SELECT EXISTS (
           AND wait_event_type = 'Lock' AND query LIKE '%%salon_jobs_job%%')
 
 -- name: processes_at_work
--- List the processes with the number of jobs each holds, up to 10,001, and of the first hundred the five held longest,
--- using salon_jobs_job_leased.
+-- List the processes with the number of jobs each holds, up to 10,001, and of the tasks %(coroutines)s among them, and
+-- of the first hundred the five held longest, using salon_jobs_job_leased.
 -- Locks: none. Role: operator, worker.
 SELECT p.id, p.kind, p.hostname, p.pid, p.supervisor_id, p.queues, p.concurrency, p.started_at,
-       extract(epoch FROM now() - p.heartbeat_at)::float8, held.count, coalesce(first.jobs, '[]')
+       extract(epoch FROM now() - p.heartbeat_at)::float8, held.count, held.coroutines, coalesce(first.jobs, '[]')
   FROM (SELECT * FROM salon_jobs_process ORDER BY heartbeat_at DESC LIMIT 200) p
  CROSS JOIN LATERAL (
-       SELECT count(*) FROM (
-           SELECT FROM salon_jobs_job j
+       SELECT count(*), count(*) FILTER (WHERE task = ANY (%(coroutines)s::text[])) AS coroutines FROM (
+           SELECT j.task FROM salon_jobs_job j
             WHERE j.state = 'running' AND j.leased_by = p.id ORDER BY j.leased_by, j.id LIMIT 10001) jobs) held
  CROSS JOIN LATERAL (
        SELECT json_agg(json_build_object('id', id, 'task', task, 'store', store_id,

@@ -185,7 +185,8 @@ def _page(most: int, using: str) -> Group:
 
 def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], found: Sequence[Problem]) -> Iterator[Text]:
     workers = [each for each in live if each.kind == "worker"]
-    running = sum(each.held for each in workers)
+    running, claimed = (sum(getattr(each, name) for each in workers) for name in ("running", "claimed"))
+    more = f", {claimed:,} claimed" if claimed else ""
     lines = [
         (
             f"{_clock()}  queued {estimated(queued.waiting, queued.exact)}, due {estimated(queued.due, queued.exact)}, "
@@ -193,7 +194,7 @@ def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], found: Sequence[P
             + f"oldest due {duration(queued.oldest_due_s)}",
             "",
         ),
-        (f"{with_noun(len(workers), 'worker')}, {with_noun(running, 'job')} running", ""),
+        (f"{with_noun(len(workers), 'worker')}, {with_noun(running, 'job')} running{more}", ""),
     ]
     lines += [(each.sentence, "red") for each in found[:_PROBLEMS]]
     if found[_PROBLEMS:]:

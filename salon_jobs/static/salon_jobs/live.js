@@ -57,7 +57,9 @@ addEventListener("DOMContentLoaded", () => {
             for (const place of places) replace(place, page.querySelector(place));
             const boxes = document.querySelectorAll("tr input.action-select");
             if (boxes.length && window.Actions) window.Actions(boxes);
-            if (page.querySelector("[data-live]")) status.textContent = `as of ${new Date().toLocaleTimeString()}`;
+            // In the time zone of the page, not of the browser.
+            const fresh = page.querySelector("[data-live]");
+            if (fresh) status.textContent = `as of ${fresh.dataset.at}`;
             else turn(false, "It has ended.");
         } catch (error) {
             status.textContent = `Not refreshed (${error.message}); trying again.`;
