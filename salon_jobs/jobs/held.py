@@ -13,7 +13,7 @@ from django.db.models import Model
 from django.utils.translation import gettext
 
 from salon_jobs.core.errors import HeldUp
-from salon_jobs.db.statements import is_held_up
+from salon_jobs.db.statements import is_lock_conflict
 from salon_jobs.words import duration
 
 # Whoever clicks or types waits for that long: longer than any claim or end of a run holds a row.
@@ -73,7 +73,7 @@ def waiting_briefly(model: type[Model], column: str, keys: Sequence[Any], *, usi
             yield
             _set_patience(before, using)
     except OperationalError as error:
-        if not is_held_up(error):
+        if not is_lock_conflict(error):
             raise
         raise HeldUp(_holder_of(model, column, keys, using)) from error
 

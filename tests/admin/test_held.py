@@ -38,7 +38,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def holding(statement: str, *parameters: Any) -> Generator[int]:
     """Do this in a transaction of psql that stays open; yield the number of its session."""
     with psycopg.connect(url_for(None), application_name="psql") as session:
-        session.execute(statement, parameters)
+        session.execute(statement.encode(), parameters)
         yield session.info.backend_pid
         session.rollback()
 

@@ -159,7 +159,8 @@ def test_options_of_tasks_and_their_defaults() -> None:
     held = [each for kind in (JobOptions, DeclaredLimits, ErrorRules, Timeouts) for each in fields(kind)]
     default = {field.name: repr(field.default).replace("'", '"') for field in held}
     assert named == {name: default.get(name, named[name]) for name in TaskOptions.__annotations__}
-    assert {name: named[name] for name in named.keys() - default} == {"backoff": "None", "at_most_once": "False"}
+    of_tasks = {"backoff": "None", "at_most_once": "False", "max_deaths": "None"}
+    assert {name: named[name] for name in named.keys() - default} == of_tasks
 
 
 def test_options_of_enqueue() -> None:
