@@ -1,4 +1,4 @@
-"""The lines of the log: one formatter, with a layout for programs (JSON) and one for people (text)."""
+"""The lines of the log, in one of two layouts: JSON for programs, or text for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, TextIO, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TextIO, TypeAlias, TypeVar
 from uuid import UUID
 
 from django.utils.termcolors import colorize
@@ -30,46 +30,9 @@ BOUND: Final = ("task_name", "job_id", "store_id", "attempt", "trace_id")
 _LONGEST_TEXT: Final = LONGEST_RECORD // 4
 
 
-class LogLine(NamedTuple):
-    """A record as layouts see it: ``event`` with its ``fields``, or a ``message`` and no event."""
-
-    created: float
-    level: int
-    logger: str
-    event: str
-    message: str
-    fields: Mapping[str, Any]
-    bound: Mapping[str, Any]
-    traceback: str
-
-
-Layout: TypeAlias = Callable[[LogLine], str]
+Layout: TypeAlias = Callable[[logging.LogRecord], str]
 # The stream and colours of a terminal.
 TerminalKind: TypeAlias = Literal["plain", "coloured"]
-
-
-class LogFormatter(logging.Formatter):
-    """Formatter of our events and of other records, in one layout."""
-
-    def __init__(self, layout: Layout) -> None:
-        super().__init__()
-        self.layout = layout
-
-    def format(self, record: logging.LogRecord) -> str:
-        own = vars(record)
-        event: str = own.get("event") or ""
-        message = "" if event else bounded(record.getMessage(), LONGEST_RECORD)
-        # In a foreign record, another handler's formatter may have left its text of the error.
-        traceback = (event and record.exc_text) or ""
-        if not traceback and record.exc_info and record.exc_info[1] is not None:
-            traceback = traceback_of(record.exc_info[1], record.exc_info[2])
-        if record.stack_info:
-            traceback = f"{traceback}\n{record.stack_info}".lstrip("\n")
-        bound: dict[str, Any] = {name: own[name] for name in BOUND if name in own}
-        fields: dict[str, Any] = own.get("event_fields", {})
-        return self.layout(
-            LogLine(record.created, record.levelno, record.name, event, message, fields, bound, traceback)
-        )
 
 
 class LinesHandler(logging.StreamHandler[TextIO]):
@@ -77,8 +40,10 @@ class LinesHandler(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO, layout: Layout) -> None:
         super().__init__(stream)
-        self.setFormatter(LogFormatter(layout))
         self.layout = layout
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self.layout(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class names it
         logger.lost += 1
@@ -121,16 +86,41 @@ def log_batch(level: int, event: str, records: Iterable[R], *, fields: Callable[
         log_event(level, event, **fields(record))
 
 
+def _event_of(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
+    """Return the event of a record of ours and its fields; "" and none of any other record."""
+    own = vars(record)
+    return own.get("event") or "", own.get("event_fields") or {}
+
+
+def _bound_to(record: logging.LogRecord) -> dict[str, Any]:
+    own = vars(record)
+    return {str(name): own[name] for name in BOUND if name in own}
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    return bounded(record.getMessage(), LONGEST_RECORD)
+
+
+def _traceback_of(record: logging.LogRecord) -> str:
+    """Return the traceback and the stack that a record has, "" without either."""
+    # In a foreign record, another handler's formatter may have left its text of the error.
+    text = record.exc_text if _event_of(record)[0] and record.exc_text else ""
+    if not text and record.exc_info and record.exc_info[1] is not None:
+        text = traceback_of(record.exc_info[1], record.exc_info[2])
+    return "\n".join(filter(None, (text, record.stack_info)))
+
+
 # For programs
 
 
-def as_json(line: LogLine) -> str:
+def as_json(record: logging.LogRecord) -> str:
     """Lay a record out as JSON: time (UTC), level, logger, job, event or message, fields, traceback."""
-    said = {"event": line.event} if line.event else {"message": line.message}
-    laid = {**_head(line.created, line.level, line.logger), **line.bound, **said, **line.fields}
-    if line.traceback:
-        laid["traceback"] = line.traceback
-    return _json_line(_of_store(laid))
+    event, fields = _event_of(record)
+    line = _head(record.created, record.levelno, record.name) | _bound_to(record)
+    line |= {"event": event, **fields} if event else {"message": _message_of(record)}
+    if traceback := _traceback_of(record):
+        line["traceback"] = traceback
+    return _json_line(_of_store(line))
 
 
 def _head(created: float, level: int, name: str) -> dict[str, Any]:
@@ -188,22 +178,23 @@ def _as_text(lines: bytes) -> str:
 # For people
 
 
-def as_text(line: LogLine, *, terminal: TerminalKind | None = None) -> str:
+def as_text(record: logging.LogRecord, *, terminal: TerminalKind | None = None) -> str:
     """Lay a record out as text: time, level, logger, event or message, job, and the fields with a value.
 
     On a ``terminal`` it is short and coloured, with an error's text on the next line. A message stays on its line and
     tracebacks are indented, so that no record can imitate another.
     """
-    text = _all_of(line) if terminal is None else _news_of(line, partial(_paint, is_coloured=terminal == "coloured"))
-    trace = [f"  {visible(each)}" for each in line.traceback.split("\n")] if line.traceback else []
-    return bounded("\n".join([text, *trace]), _LONGEST_TEXT)
+    lines = [_all_of(record) if terminal is None else _news_of(record, partial(_paint, terminal))]
+    if traceback := _traceback_of(record):
+        lines += [f"  {visible(line)}" for line in traceback.split("\n")]
+    return bounded("\n".join(lines), _LONGEST_TEXT)
 
 
-def _all_of(line: LogLine) -> str:
-    at = datetime.fromtimestamp(line.created).astimezone().isoformat(sep=" ", timespec="milliseconds")
-    level = logging.getLevelName(line.level)
-    shown = {**line.fields, **line.bound, **line.fields}
-    return visible(" ".join([f"{at} {level:<7} {line.logger} {line.event or line.message}", *_pairs(shown)]))
+def _all_of(record: logging.LogRecord) -> str:
+    event, fields = _event_of(record)
+    at = datetime.fromtimestamp(record.created).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    head = f"{at} {record.levelname:<7} {record.name} {event or _message_of(record)}"
+    return visible(" ".join([head, *_pairs({**fields, **_bound_to(record), **fields})]))
 
 
 def _pairs(fields: Mapping[str, Any]) -> list[str]:
@@ -216,26 +207,26 @@ _LEFT_OUT: Final = frozenset({*BOUND, *_ERRORS, "error_class", "code", "duration
 _USUAL: Final = {"queue": "default", "clean": True}
 
 
-def _paint(text: str, colour: str, *, is_coloured: bool) -> str:
-    if not (text and colour and is_coloured):
+def _paint(terminal: TerminalKind, text: str, colour: str) -> str:
+    if not (text and colour and terminal == "coloured"):
         return text
     return colorize(text, opts=("bold",)) if colour == "bold" else colorize(text, fg=colour)
 
 
-def _news_of(line: LogLine, paint: Callable[[str, str], str]) -> str:
+def _news_of(record: logging.LogRecord, paint: Callable[[str, str], str]) -> str:
     """Return the short form of a record for a developer at the terminal."""
-    colour = "red" if line.level >= logging.ERROR else "yellow" if line.level >= logging.WARNING else ""
-    at = f"{datetime.fromtimestamp(line.created).astimezone():%H:%M:%S}"
-    known = {**line.bound, **line.fields}
-    if not line.event:
-        said = paint(visible(f"{line.logger}: {line.message}"), colour)
-        return " ".join([at, said, *_of_run(known)])
-    if sentence := _sentence(line.event, line.fields):
+    event, fields = _event_of(record)
+    known = _bound_to(record) | fields
+    colour = "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno >= logging.WARNING else ""
+    at = f"{datetime.fromtimestamp(record.created).astimezone():%H:%M:%S}"
+    if not event:
+        return " ".join([at, paint(visible(f"{record.name}: {_message_of(record)}"), colour), *_of_run(known)])
+    if sentence := _sentence(event, fields):
         return f"{at} {paint(visible(sentence), colour or 'bold')}"
-    shown = {name: value for name, value in line.fields.items() if name not in _LEFT_OUT and _USUAL.get(name) != value}
-    event = paint(visible(line.event), colour or ("green" if line.event == events.JOB_SUCCEEDED else "cyan"))
-    text = " ".join([at, event, *_of_run(known), *map(visible, _pairs(shown))])
-    if error := _error(line.fields):
+    shown = {name: value for name, value in fields.items() if name not in _LEFT_OUT and _USUAL.get(name) != value}
+    colour_of_event = colour or ("green" if event == events.JOB_SUCCEEDED else "cyan")
+    text = " ".join([at, paint(visible(event), colour_of_event), *_of_run(known), *map(visible, _pairs(shown))])
+    if error := _error(fields):
         text += "\n" + paint(f"         {visible(error)}", colour)
     return text
 

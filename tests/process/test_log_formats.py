@@ -8,14 +8,13 @@ import os
 import re
 import signal
 import socket
-from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from salon_jobs.core import events
-from salon_jobs.process.log_lines import LogFormatter, as_text
+from salon_jobs.process.log_lines import as_text
 from salon_jobs.process.processors import usable_processors
 from tests.conftest import manage
 from tests.interpreter import run_python
@@ -77,7 +76,7 @@ def record(level: int, event: str, **fields: object) -> str:
     """Return a record as a terminal without colours shows it, without its time."""
     made = logging.LogRecord("salon_jobs", level, "", 0, "%s", (event,), None)
     made.__dict__.update(event=event, event_fields=fields)
-    return LogFormatter(partial(as_text, terminal="plain")).format(made).partition(" ")[2]
+    return as_text(made, terminal="plain").partition(" ")[2]
 
 
 def test_terminal_shows_an_error_below_its_event() -> None:
@@ -101,7 +100,7 @@ def test_terminal_shows_an_error_below_its_event() -> None:
 def test_asked_stack_is_shown() -> None:
     """Indented, so that it looks like no other record."""
     made = logging.LogRecord("host", logging.INFO, "", 0, "here", (), None, sinfo="Stack:\n  at home")
-    shown = LogFormatter(as_text).format(made)
+    shown = as_text(made)
     assert shown.partition("\n")[0].endswith(" INFO    host here")
     assert shown.partition("\n")[2] == "  Stack:\n    at home"
 
