@@ -121,8 +121,8 @@ class SnsPublisher(SendingPublisher["SnsTransport"]):
             self._reader.start()
 
     def open(self) -> None:
-        """Discover the topics unless they are known. If SNS does not answer, that happens at first use."""
-        self.client.get().topics.discover()
+        """Discover the topics if that is due. If SNS does not answer, that happens at first use."""
+        self.client.get().topics.refresh_when_due()
 
     def skipped(self, resource: str, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailure | None]:
         """Filter by the settings."""

@@ -46,11 +46,6 @@ class Topics:
             self._looked_for[name] = now
         return arn
 
-    def discover(self) -> None:
-        """Fetch the topics unless they are known. Log a failure."""
-        if self._arns is None:
-            self._refresh()
-
     def refresh_when_due(self) -> float | None:
         """Fetch the topics if due; return in how many seconds they are due next, or None for never.
 
@@ -58,22 +53,19 @@ class Topics:
         in a row is logged.
         """
         if self._due_at is not None and self._clock() >= self._due_at:
-            self._refresh()
+            try:
+                self._fetch()
+            except aws.ERRORS as error:
+                self._due_at = self._clock() + AGAIN_S
+                if not self._failing:
+                    log_event(logging.WARNING, events.TOPICS_NOT_READ, error=str(error))
+                self._failing = True
         return None if self._due_at is None else max(0.0, self._due_at - self._clock())
 
     def forget(self, name: str) -> None:
         """Forget a topic that SNS reports missing. The next search for it is in a minute."""
         self._looked_for[name] = self._clock()
         self._arns = {other: arn for other, arn in (self._arns or {}).items() if other != name}
-
-    def _refresh(self) -> None:
-        try:
-            self._fetch()
-        except aws.ERRORS as error:
-            self._due_at = self._clock() + AGAIN_S
-            if not self._failing:
-                log_event(logging.WARNING, events.TOPICS_NOT_READ, error=str(error))
-            self._failing = True
 
     def _fetch(self) -> dict[str, str]:
         arns = {arn.rpartition(":")[2]: arn for arn in self._read()}

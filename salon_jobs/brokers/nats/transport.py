@@ -53,24 +53,24 @@ class Batch:
         self._postponed: list[tuple[Aggregate, PublishFailure]] = []
         # Streams that accept a subject, queried once.
         self._streams: dict[str, asyncio.Task[StreamNames]] = {}
-        self._waiter: asyncio.Future[None] | None = None
+        self._woken = asyncio.Event()
         self._timeout_s = nats_settings.timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
         """Publish all messages; return once each has its answer."""
-        timer = self._loop.call_later(self._timeout_s, self._wake)
+        timer = self._loop.call_later(self._timeout_s, self._woken.set)
         try:
             while True:
+                self._woken.clear()
                 while self._sender.may_send(busy=len(self._in_flight) + len(self._queries)):
                     await self._send(self._sender.take())
                 if not self._in_flight and not self._queries:
                     break
-                self._waiter = self._loop.create_future()
                 if timer.when() <= self._loop.time():
-                    timer = self._loop.call_later(await self._expire(), self._wake)
-                    continue
-                await self._waiter
+                    timer = self._loop.call_later(await self._expire(), self._woken.set)
+                else:
+                    await self._woken.wait()
         finally:
             timer.cancel()
         await self._answer_postponed()
@@ -92,7 +92,7 @@ class Batch:
             self._start(aggregate, self._postpone(aggregate, ack.stream, failure))
         else:
             self._sender.answer(aggregate, failure)
-        self._wake()
+        self._woken.set()
 
     def abort(self, outage: PublishFailure) -> None:
         """Give up, because the connection is lost or silent."""
@@ -100,7 +100,7 @@ class Batch:
             self._sender.answer(aggregate, outage)
         self._in_flight.clear()
         self._sender.stop(outage)
-        self._wake()
+        self._woken.set()
 
     def _subject(self, aggregate: Aggregate) -> str:
         return subject_of(self._resource, aggregate.aggregate_id)
@@ -121,10 +121,6 @@ class Batch:
         if aggregate.aggregate_id:
             self._transport.remember(self._subject(aggregate), sequence)
         self._sender.answer(aggregate, None)
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     async def _expire(self) -> float:
         """Investigate overdue answers; give up when the connection is dead. Return the seconds until the next check."""
@@ -156,7 +152,7 @@ class Batch:
                 self._sender.answer(aggregate, error.failure)
             finally:
                 self._queries.discard(task)
-                self._wake()
+                self._woken.set()
 
         task = self._loop.create_task(ask())
         self._queries.add(task)
@@ -311,8 +307,6 @@ class NatsTransport(NatsConnection):
             token = str(next(self._tokens))
             self._waiting[token] = batch
             await client.publish(subject, payload, reply=self._inbox + token, headers=headers)
-        except errors.MaxPayloadError as error:
-            return PublishFailure(Verdict.REFUSED, "NATS.TOO_LARGE", describe(error))
         except errors.BadHeaderError as error:
             return PublishFailure(Verdict.REFUSED, "NATS.BAD_HEADER", describe(error))
         except (errors.Error, OSError) as error:
