@@ -92,7 +92,7 @@ def _statements(text: str) -> Iterator[list[str]]:
             if {"analyze", "analyse"}.intersection(statement[:start]):  # which runs it
                 yield statement[start:]
         elif first == "create":
-            if "atomic" in statement:  # the body of a function, whose statements follow
+            if "atomic" in statement:  # the body of a function; its statements follow
                 return
             yield from _query_of_new_table(statement)
         statement, depth = [], 0

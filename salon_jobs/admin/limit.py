@@ -62,7 +62,7 @@ class LimitForm(ModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Django validates constraints on the instance's database; for a new one that would be the web role's.
+        # Django validates constraints on the instance's database; for a new one that would be the web role's database.
         self.instance._state.db = conf.reader_database
         if self.initial.get("max_concurrency") == LIFTED:
             self.initial.update(max_concurrency=None, unlimited=True)

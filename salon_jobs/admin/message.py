@@ -146,7 +146,7 @@ class MessageAdmin(DestinationLinkAdmin):
 
     def matches(self, request: HttpRequest, term: str) -> Q:
         """Match the number, UUID or aggregate ID, whichever is possible."""
-        # Those of an aggregate: open ones by their index, others among the newest ids.
+        # Messages of an aggregate: open ones by their index, others among the newest ids.
         rows = Message.objects.using(reader(request)).filter(aggregate_id=term).order_by("-pk")
         is_open = rows.filter(aggregate_type__in=filters.known_destinations(request), status__in=OPEN)
         newest = [

@@ -39,7 +39,8 @@ _REFUSES_WRITES: Final = (
     "SELECT pg_catalog.pg_is_in_recovery() OR reset_val::boolean"
     " FROM pg_catalog.pg_settings WHERE name = 'default_transaction_read_only'"
 )
-# Attributes of psycopg connections: a pool gave it to somebody before; its server accepts writes, whatever it reported.
+# Attributes of psycopg connections: a pool gave it to another user before; its server accepts writes, despite its
+# report.
 _HANDED_OUT: Final = "salon_jobs_handed_out"
 _ACCEPTS_WRITES: Final = "salon_jobs_accepts_writes"
 _refuse = False

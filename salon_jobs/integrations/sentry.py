@@ -88,7 +88,7 @@ class SentryReporter:
                 scope.capture_message(f"{what}: {failure.code} ({failure.event})", "error")
             elif not failure.reported:  # otherwise its run's event has the tags
                 # Neither the payload nor the local variables of frames, since a handler's arguments are the payload.
-                # The text of the error is that of the error row.
+                # The text of the error comes from the error row.
                 scope.set_tags(_tags(failure))
                 scope.set_transaction_name(failure.task)
                 scope.add_event_processor(_without_secrets)

@@ -11,7 +11,7 @@ from salon_jobs.access.operations.base import JobTablesMigration
 class Migration(JobTablesMigration):
     """In any order with other work: only new pages leave room, and the function does what the old one does."""
 
-    # An autovacuum gives way to a session that has waited for a second; nobody else waits for this lock.
+    # An autovacuum gives way to a session that has waited for a second; no other session waits for this lock.
     locks_ms: ClassVar[int] = 5000
     dependencies: ClassVar = [("salon_jobs", "0006_schedule_ticks")]
     operations: ClassVar = [

@@ -8,7 +8,7 @@ from salon_jobs.access.operations.base import JobTablesMigration
 
 
 class Migration(JobTablesMigration):
-    # An autovacuum gives way to a session that has waited for a second; nobody else waits for this lock.
+    # An autovacuum gives way to a session that has waited for a second; no other session waits for this lock.
     locks_ms: ClassVar[int] = 5000
     dependencies: ClassVar = [("salon_jobs", "0008_shorter_checks")]
     operations: ClassVar = [

@@ -15,7 +15,7 @@ from salon_jobs.models.row import Row
 
 
 class FlowRecord(Row):
-    """One flow: jobs some of which wait for others. Written only by functions."""
+    """A flow. Written by SQL functions only."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     name: models.CharField[str, str] = models.CharField(max_length=255)
@@ -43,22 +43,22 @@ class FlowRecord(Row):
 
 
 class FlowMember(Row):
-    """One job of a flow, and how it ended. It outlives the job, since that decides others. Written by functions."""
+    """A job of a flow, and its outcome, which outlives the job and decides others. Written by SQL functions only."""
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
     flow_id: models.BigIntegerField[int, int] = models.BigIntegerField()
     # The flow's store.
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     task: models.CharField[str, str] = models.CharField(max_length=255)
-    # How what it comes after must end: succeeded, failed (one of them) or ended.
+    # How its predecessors must end: succeeded, failed (one of them) or ended.
     condition: models.CharField[str, str] = models.CharField(max_length=9)
-    # IDs of the jobs that it comes after.
+    # IDs of its predecessors.
     after = models.JSONField()
-    # When it was to run at the earliest.
+    # The earliest time for it to run.
     run_at: models.DateTimeField[datetime, datetime] = InstantField()
     # succeeded, failed, cancelled, or skipped: cancelled by the flow.
     outcome: models.CharField[str | None, str | None] = models.CharField(max_length=9, null=True)  # noqa: DJ001 - NULL: it has not ended
-    # What is to be done with its job: start, cancel or hold.
+    # The pending change of its job: start, cancel or hold.
     move: models.CharField[str | None, str | None] = models.CharField(max_length=6, null=True)  # noqa: DJ001 - NULL: nothing to do
 
     class Meta:
@@ -74,7 +74,7 @@ class FlowMember(Row):
 
 
 class FlowEdge(Row):
-    """One job that a member still waits for, or that did not end as it must. Written only by functions."""
+    """A predecessor for which a member waits, or that did not end as required. Written by SQL functions only."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField()

@@ -1,4 +1,4 @@
-"""Models of the keys of ordered jobs, and of the jobs that wait for their turn under one."""
+"""Models of the keys of ordered jobs, and of the waiting jobs under each key."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from salon_jobs.models.row import Row
 
 
 class OrderedKey(Row):
-    """One key of ordered jobs that have not ended, and the job whose turn it is. Written only by functions."""
+    """A key of ordered jobs that have not ended, and the next job. Written by SQL functions only."""
 
     # Digest of task, store and concurrency key.
     id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True)
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
-    # The job whose turn it is; 0 while the next one is locked by somebody else.
+    # The next job; 0 while another transaction has locked it.
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
 
     class Meta:
@@ -32,12 +32,12 @@ class OrderedKey(Row):
 
 
 class OrderedJob(Row):
-    """One ordered job that waits for its turn: that of the lowest ID is next. Written only by functions."""
+    """An ordered job that waits; the one with the lowest ID is next. Written by SQL functions only."""
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
     key_id: models.UUIDField[UUID, UUID] = models.UUIDField()
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
-    # When it was to run at the earliest.
+    # The earliest time for it to run.
     run_at: models.DateTimeField[datetime, datetime] = InstantField()
 
     class Meta:

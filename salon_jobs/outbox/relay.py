@@ -108,7 +108,7 @@ class Relay(Loop):
             self._forced.set()
             raise
         if self._burst and self._owns() and self._held_since is None and self._marker.idle:
-            # Paused and unreachable destinations keep what they have.
+            # Paused and unreachable destinations keep their messages.
             others = [worker for worker in self.workers if not worker.is_blocked]
             if not any(worker.backlog.is_behind(self._gate.bound) or not worker.idle for worker in others):
                 self.stopping.set()

@@ -35,8 +35,8 @@ _TICK_S = 0.001
 # How often a process that leaves many wake-ups to another reads the state of the other: a read costs as much as a small
 # job.
 _REST_S = 0.02
-# Behind a transaction-mode pooler LISTEN succeeds but no notification ever arrives, so a ping of our own must arrive
-# first. It has its own channel: a pooled connection keeps listening to whatever a client left it with.
+# Behind a transaction-mode pooler LISTEN succeeds but no notification ever arrives, so our own ping must arrive first.
+# It has its own channel: a pooled connection keeps listening to the channels of earlier clients.
 _PING_CHANNEL = "salon_jobs_ping"
 _PING_WITHIN_S = 5.0
 _DEAF_RETRY_S = 60.0

@@ -189,7 +189,7 @@ def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     while True:
         loop.call_soon(_end_generators_where_they_began, loop)
-        # asyncio raises these two in whatever awaits the task that raised them, and here: they end only that job.
+        # asyncio raises these two in any code that awaits the task that raised them, and here: they end only that job.
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
         exit_if_forked()
