@@ -60,12 +60,12 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """What the IDs of its links begin with."""
+        """The beginning of the IDs of its links."""
         return f"problem-{self.kind}-"
 
     @property
     def sentence(self) -> str:
-        """What is wrong, since when, and the remedy, on one line."""
+        """The problem, its beginning and the remedy, on one line."""
         return visible(f"{self.told}; {self.remedy}")
 
     @property
@@ -75,7 +75,7 @@ class Problem:
 
     @property
     def told(self) -> str:
-        """What is wrong, and since when."""
+        """The problem and its beginning."""
         if self.since is None:
             return self.text
         since = f"{timezone.localtime(self.since):%Y-%m-%d %H:%M %Z}"
@@ -83,7 +83,7 @@ class Problem:
 
 
 class LateSchedules(NamedTuple):
-    """Whether any schedule is not paused, how many of these are late, up to 10,001, and their oldest tick."""
+    """Late schedules: whether any is not paused, how many of these are late, up to 10,001, and their oldest tick."""
 
     exist: bool
     late: int
@@ -127,7 +127,7 @@ class FailingTask(NamedTuple):
 
 
 class Facts:
-    """What the verdict follows from, each read once, when first asked for. Role: operator, worker."""
+    """Facts from which the verdict follows, each read once, at its first use. Role: operator, worker."""
 
     def __init__(self, *, using: str) -> None:
         self.using = using
@@ -198,7 +198,7 @@ def nothing_to_do() -> str:
 
 
 def problems(facts: Facts) -> tuple[Problem, ...]:
-    """Find the problems, the worst first. What was paused on purpose needs no attention."""
+    """Find the problems, the worst first. Paused rows need no attention."""
     parts = (_workers, _queues, _deaths, _schedulers, _tasks, _transactions, _outbox, _operators_work)
     return tuple(problem for part in parts for problem in part(facts))
 
