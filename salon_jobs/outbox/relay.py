@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django.db import Error
 
-from salon_jobs.brokers.publisher import OutgoingMessage
+from salon_jobs.brokers.publisher import OutgoingMessage, Publisher
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
 from salon_jobs.core.errors import require_within
@@ -100,6 +100,7 @@ class Relay(Loop):
 
     def poll(self) -> float:
         """Do one round; return how long to wait for news, in seconds. Raises database errors."""
+        self._publishers.ping(self._in_use)
         try:
             wait_s = self._do_round()
         except Error:
@@ -227,7 +228,7 @@ class Relay(Loop):
             "gate": {"held_s": round(self._held_s, 1), "holders": list(self._gate.holders)},
             "listening": self._listener.listening,
             "destinations": {worker.destination: worker.facts() for worker in workers},
-            "brokers": self._publishers.facts([worker.publisher for worker in workers if not worker.paused]),
+            "brokers": self._publishers.facts(self._in_use),
             **self._progress.facts(),
         }
 
@@ -242,6 +243,10 @@ class Relay(Loop):
         if self._listener.listening != "off":
             samples.append(Sample(metrics.LISTENING, self._listener.listening, ("relay",)))
         return samples
+
+    @property
+    def _in_use(self) -> list[Publisher]:
+        return [worker.publisher for worker in self.workers if not worker.paused]
 
     @property
     def _held_s(self) -> float:

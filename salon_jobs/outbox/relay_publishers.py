@@ -17,6 +17,7 @@ from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import MessageInvalid, NotReady, SalonJobsError, require_within
 
 _PING_EVERY_S: Final = 10.0
+_PING_AGAIN_EVERY_S: Final = 2.0
 _SILENT_FOR_S: Final = 30.0
 
 
@@ -39,6 +40,12 @@ class Publishers:
             return self._of_service(parse_destination(destination).service)
         except MessageInvalid as error:
             return MissingPublisher(str(error))
+
+    def ping(self, in_use: Collection[Publisher]) -> None:
+        """Ping the brokers in use that have not been for a while, so that readiness knows before anybody asks."""
+        for ping in list(self._pings.values()):
+            if ping.publisher in in_use:
+                ping.ping_if_due()
 
     def facts(self, in_use: Collection[Publisher]) -> dict[str, object]:
         """Return the seconds each broker in use has been silent. Raises NotReady for one that is silent for long."""
@@ -80,7 +87,7 @@ class MissingPublisher(Publisher):
 
 
 class BrokerPing:
-    """Ping to a publisher's broker at most every ten seconds, on its own thread: a hanging broker hangs no caller."""
+    """Ping to a publisher's broker, on its own thread: a hanging broker hangs no caller."""
 
     def __init__(self, publisher: Publisher, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.publisher = publisher
@@ -88,22 +95,30 @@ class BrokerPing:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._began = float("-inf")
-        self._silent_since: float | None = None
+        # When the broker last answered; before its first answer, when it was first asked.
+        self._answered: float | None = None
         self.trouble = ""
 
-    def silent_s(self) -> float:
-        """Ping if due; return the seconds since the broker last answered, 0 if it does."""
+    def ping_if_due(self) -> None:
+        """Start a ping ten seconds after the last one, or two while the broker is in trouble."""
         with self._lock:
+            every_s = _PING_AGAIN_EVERY_S if self.trouble else _PING_EVERY_S
             now = self._clock()
-            waiting = self._thread is not None and self._thread.is_alive()
-            if not waiting and now - self._began >= _PING_EVERY_S:
+            if not self._is_waiting and now - self._began >= every_s:
                 self._began = now
+                self._answered = now if self._answered is None else self._answered
                 self._thread = threading.Thread(target=self._ping, name="salon-jobs-ping", daemon=True)
                 self._thread.start()
-            since = self._silent_since
-            if since is None and waiting:
-                since = self._began
-            return 0.0 if since is None else now - since
+
+    def silent_s(self) -> float:
+        """Return the seconds since the broker last answered; 0 if the last ping was answered, or none was sent."""
+        with self._lock:
+            silent = self._answered is not None and (self.trouble or self._is_waiting)
+            return self._clock() - self._answered if silent and self._answered is not None else 0.0
+
+    @property
+    def _is_waiting(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     def _ping(self) -> None:
         trouble = ""
@@ -117,4 +132,5 @@ class BrokerPing:
             connections.close_all()
         with self._lock:
             self.trouble = trouble
-            self._silent_since = (self._silent_since or self._began) if trouble else None
+            if not trouble:
+                self._answered = self._clock()

@@ -18,6 +18,7 @@ TUNED = {
     "most_replayed": (control, "MOST"),
     "marker_pings_s": (marker, "_PING_EVERY_S"),
     "progress_s": (progress, "_EVERY_S"),
+    "pings_again_s": (relay_publishers, "_PING_AGAIN_EVERY_S"),
     "pings_s": (relay_publishers, "_PING_EVERY_S"),
     "silent_for_s": (relay_publishers, "_SILENT_FOR_S"),
     "refresh_s": (relay, "_REFRESH_S"),
