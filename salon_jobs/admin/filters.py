@@ -19,7 +19,7 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import error_name
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.search import error_classes, failure_kinds, in_every_state, of_no_store, with_key
+from salon_jobs.jobs.search import error_classes, failure_kinds, in_every_state, of_no_store, retrying, with_key
 from salon_jobs.models import CronEntryState, DestinationState, FlowMember, InboxMessage, Job, Message
 from salon_jobs.models.fields import created
 from salon_jobs.outbox.queries import RARE, oldest_searched
@@ -235,6 +235,19 @@ class ErrorGroupFilter(NameFilter):
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
         return queryset.filter(state=JobState.FAILED, fingerprint=int(name))
+
+
+class RetryingFilter(NameFilter):
+    """Filter by whether a job has failed and is tried again, among those of the newest errors."""
+
+    title = _("retrying")
+    parameter_name = "retrying"
+
+    def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
+        """Return the jobs. Raises ValueError for anything but 1."""
+        if name != "1":
+            raise ValueError(name)
+        return queryset.filter(retrying(using=reader(request)))
 
 
 class KeyFilter(NameFilter):

@@ -173,6 +173,7 @@ class JobAdmin(ActionAdmin):
     list_display = ("job", "progress", "detail", "enqueued", "row_actions")
     sortable_by = ("job",)
     list_filter = (
+        filters.RetryingFilter,
         filters.KeyFilter,
         filters.ErrorGroupFilter,
         filters.ErrorClassFilter,
@@ -314,17 +315,23 @@ class JobAdmin(ActionAdmin):
         return self.page(request, "tasks", gettext("Tasks"), tasks=declared_tasks())
 
     def failures(self, request: HttpRequest) -> TemplateResponse:
-        """Show groups of failed jobs with the same cause, each with its newest job and a button to retry them all."""
+        """Show groups of failed jobs with the same cause, each with its newest job and a button to retry them all.
+
+        Or, with ``?state=retrying``, those of jobs that are tried again.
+        """
         if not self.has_view_permission(request):
             raise PermissionDenied
+        retrying = request.GET.get("state") == "retrying"
+        kinds = search.retrying_kinds if retrying else search.failure_kinds
         return self.page(
             request,
             "failures",
             gettext("Grouped errors"),
-            kinds=search.failure_kinds(using=reader(request)),
+            kinds=kinds(using=reader(request)),
+            retrying=retrying,
             counted=search.COUNTED,
             most=search.MOST_KINDS,
-            may_retry=JOB_ACTIONS["retry"].is_allowed(request),
+            may_retry=JOB_ACTIONS["retry"].is_allowed(request) and not retrying,
         )
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:

@@ -375,7 +375,7 @@ def _tasks(facts: Facts) -> Iterator[Problem]:
             % {"task": each.task},
             since=each.since,
             model="job",
-            filters={"task": each.task, "state__exact": "queued"},
+            filters={"task": each.task, "state__exact": "queued", "retrying": "1"},
         )
 
 

@@ -256,6 +256,25 @@ def failure_kinds(*, using: str) -> list[FailureKind]:
     return kinds
 
 
+# How many of the newest errors are read for the jobs that are tried again, which no index has.
+_ERRORS_READ: Final = 10_000
+
+
+def retrying(*, using: str) -> Q:
+    """Match the queued jobs that have failed, among those of the newest 10,000 errors. Role: operator, worker, web."""
+    newest = JobError.objects.using(using).order_by("-pk").values("job_id")[:_ERRORS_READ]
+    return Q(state=JobState.QUEUED, attempts__gt=0, pk__in=newest)
+
+
+def retrying_kinds(*, using: str) -> list[FailureKind]:
+    """Return the kinds of errors of ``retrying`` jobs, by task and class, the most jobs first, up to ``MOST_KINDS``.
+
+    They have no fingerprint, which failed jobs get. Role: operator, worker, web.
+    """
+    values = {"kinds": MOST_KINDS, "most": _ERRORS_READ}
+    return [FailureKind(0, *row) for row in statements.rows("retrying_kinds", values, using=using)]
+
+
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
     """Failed jobs with the same cause: times of the newest ``COUNTED`` failures, newest first, and their stores.

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from html import unescape
 from uuid import UUID
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from salon_jobs.admin.cells import as_json
 from salon_jobs.schedules.entries import cron_entries
-from tests.admin.pages import ADMIN, Rows, count_runs, html_of, staff, text_of
+from tests.admin.pages import ADMIN, Rows, count_runs, html_of, listed, staff, text_of
 from tests.management.operator import add, insert
 from tests.support import change, in_state, new_store_id, seen, selected
 
@@ -186,3 +188,21 @@ def test_folded_json_keeps_unhidden_values() -> None:
     assert as_json(long).count("<details open>") == 1, "what is inside a long value is folded"
     assert 'data-size=" … 100 ]"' in as_json(long)
     assert as_json({"huge": "x" * 200_000}, whole=True).startswith("<details><summary>3 lines, 200,0")
+
+
+def test_jobs_that_are_tried_again_are_grouped(operator: Client) -> None:
+    """By task and error, with a list of them: a job that is queued for the first time is none."""
+    later = timezone.now() + timedelta(hours=1)
+    again = [add(task="test-system", attempts=1, run_at=later) for _ in range(2)]
+    other = add(task="test-system", attempts=1, run_at=later)
+    first, failed = add(task="test-system"), add(task="test-system", state="failed", fingerprint=1, error_class="E")
+    for job in (*again, failed, first):
+        insert("job_error", job_id=job, attempt=1, error_class="builtins.OSError", message="no route")
+    insert("job_error", job_id=other, attempt=1, error_class="builtins.KeyError", message="'qty'")
+    page = text_of(operator, "job/failures/?state=retrying")
+    assert re.search(r"2 OSError no route test-system .* 1 KeyError 'qty' test-system", page)
+    assert "Retry all" not in page
+    assert listed(operator, "job", "?state__exact=queued&retrying=1") == {*again, other}
+    assert "retrying" in text_of(operator, "job/")
+    change("DELETE FROM salon_jobs_job")
+    assert "No job is tried again." in text_of(operator, "job/failures/?state=retrying")

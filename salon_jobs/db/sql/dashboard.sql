@@ -95,6 +95,25 @@ SELECT b.fingerprint, newest.task, newest.error_class, least(counted.first_at, o
   LEFT JOIN LATERAL (
        SELECT e.message FROM salon_jobs_job_error e WHERE e.job_id = newest.id ORDER BY e.id DESC LIMIT 1) error ON true
 
+-- name: retrying_kinds
+-- List the errors of queued jobs that have failed, by task and class, among the newest %(most)s errors, as failure_kinds
+-- does: by the newest error of each job.
+-- Locks: none. Role: operator, worker; web for its store.
+WITH read AS MATERIALIZED (
+    SELECT id, job_id, error_class, message, occurred_at FROM salon_jobs_job_error ORDER BY id DESC LIMIT %(most)s
+), newest AS (
+    SELECT DISTINCT ON (job_id) * FROM read ORDER BY job_id, id DESC
+)
+SELECT j.task, n.error_class, min(n.occurred_at), max(n.occurred_at), max(j.id), count(*),
+       (array_agg(n.message ORDER BY n.id DESC))[1]
+  FROM newest n
+ CROSS JOIN LATERAL (
+       SELECT j.id, j.task FROM salon_jobs_job j
+        WHERE j.id = n.job_id AND j.state || '' = 'queued' AND j.attempts > 0 OFFSET 0) j
+ GROUP BY j.task, n.error_class
+ ORDER BY 6 DESC, 1, 2
+ LIMIT %(kinds)s
+
 -- name: bounded_totals
 -- Count what waits for an operator, each up to %(most)s, and since when: failed jobs (not since when), rejected incoming
 -- messages, parked aggregates.
