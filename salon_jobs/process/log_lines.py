@@ -50,7 +50,7 @@ class LinesHandler(logging.StreamHandler[TextIO]):
         with suppress(Exception):  # standard error may be closed as well
             super().handleError(record)
 
-    def write_batch(self, level: int, event: str, batch: list[dict[str, Any]]) -> None:
+    def write_batch(self, level: int, event: str, batch: Iterable[dict[str, Any]]) -> None:
         """Write one line of JSON for each of the fields in ``batch``, with one timestamp and in one write.
 
         Like ``emit``, it reports errors on standard error and raises none.
@@ -80,7 +80,7 @@ def log_batch(level: int, event: str, records: Iterable[R], *, fields: Callable[
     own = logger.logger
     writer = handlers[0] if len(handlers) == 1 and own.propagate and not own.handlers else None
     if isinstance(writer, LinesHandler) and writer.layout is as_json and level >= writer.level:
-        writer.write_batch(level, event, [fields(record) for record in records])
+        writer.write_batch(level, event, map(fields, records))
         return
     for record in records:
         log_event(level, event, **fields(record))
@@ -103,10 +103,10 @@ def _message_of(record: logging.LogRecord) -> str:
 
 def _traceback_of(record: logging.LogRecord) -> str:
     """Return the traceback and the stack that a record has, "" without either."""
-    # In a foreign record, another handler's formatter may have left its text of the error.
-    text = record.exc_text if _event_of(record)[0] and record.exc_text else ""
-    if not text and record.exc_info and record.exc_info[1] is not None:
-        text = traceback_of(record.exc_info[1], record.exc_info[2])
+    text = ""
+    if record.exc_info and record.exc_info[1] is not None:
+        # In a foreign record, another handler's formatter may have left its text of the error.
+        text = (_event_of(record)[0] and record.exc_text) or traceback_of(record.exc_info[1], record.exc_info[2])
     return "\n".join(filter(None, (text, record.stack_info)))
 
 
