@@ -43,6 +43,7 @@ class SalonJobsConfig(AppConfig):
 
         Raises ConfigurationError if messages are configured without the producer name that they carry.
         """
+        from salon_jobs.db.connections import name_program  # noqa: PLC0415
         from salon_jobs.db.formats import write_readably  # noqa: PLC0415
         from salon_jobs.db.read_only import leave_read_only_servers  # noqa: PLC0415
 
@@ -57,6 +58,7 @@ class SalonJobsConfig(AppConfig):
         _install_sentry()
         _install_tracing()
         write_readably()
+        name_program()
         leave_read_only_servers()
         if is_given("STORE_MODEL"):
             from salon_jobs.tenancy.request import watch_requests  # noqa: PLC0415

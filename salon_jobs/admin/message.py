@@ -131,17 +131,28 @@ class MessageAdmin(DestinationLinkAdmin):
     retry = time_of("retry_at", _("next attempt"))
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
-        """Mark messages that block others, and pending ones whose destination is paused or down."""
+        """Mark messages that block others, and pending ones that are blocked or whose destination takes none."""
         using = reader(request)
         pending = [row for row in rows if row.status == MessageStatus.PENDING]
         heads = BlockedAggregate.objects.using(using).in_bulk([row.pk for row in pending], field_name="head_id")
         destinations = {row.aggregate_type for row in pending} if sees_all_stores(request) else ()
         states = DestinationState.objects.using(using).in_bulk(destinations) if destinations else {}
+        ordered = {row.aggregate_id for row in pending if row.aggregate_id}
+        types = {row.aggregate_type for row in pending}
+        # As the unique index has it.
+        blocking = BlockedAggregate.objects.using(using).exclude(aggregate_id="")
+        blocked = blocking.filter(aggregate_type__in=types, aggregate_id__in=ordered)
+        holders = {(each.aggregate_type, each.aggregate_id): each for each in blocked} if ordered else {}
         for row in pending:
             row.head = heads.get(row.pk)
             state = states.get(row.aggregate_type)
             if state is not None and (state.paused or state.outage_since is not None):
                 row.held = gettext("destination paused") if state.paused else gettext("destination down")
+            holder = holders.get((row.aggregate_type, row.aggregate_id))
+            if holder is not None and holder.head_id != row.pk:
+                parked = holder.status == str(BlockedAggregate.Status.PARKED)
+                said = gettext("behind #%(id)s, parked") if parked else gettext("behind #%(id)s, which is tried again")
+                row.held = said % {"id": holder.head_id}
         return super().described(rows, request)
 
     def matches(self, request: HttpRequest, term: str) -> Q:

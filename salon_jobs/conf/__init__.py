@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.db import DEFAULT_DB_ALIAS
 
 from salon_jobs.core import lazy_names, redaction
 
@@ -66,6 +67,13 @@ def task_backends() -> set[str]:
 def is_given(key: str) -> bool:
     """Return whether the settings contain a key that is not None, without reading the others."""
     return getattr(django_settings, "SALON_JOBS", {}).get(key) is not None
+
+
+def named_aliases() -> tuple[str, ...]:
+    """Return the names of the databases that the settings give, or would by default, without reading the others."""
+    given = getattr(django_settings, "SALON_JOBS", {})
+    names = (given.get("DATABASE", DEFAULT_DB_ALIAS), given.get("OPERATOR_DATABASE"))
+    return tuple(name for name in names if isinstance(name, str))
 
 
 def given_keys(section: str) -> set[str]:

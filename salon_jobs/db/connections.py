@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
@@ -15,6 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
+from salon_jobs.conf import named_aliases
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SchemaMissing, TransactionBroken
 from salon_jobs.db.instants import UtcLoader
@@ -33,6 +36,18 @@ def not_postgresql(alias: str) -> str | None:
     if connection.vendor == "postgresql":
         return None
     return f"the database {alias!r} is {connection.display_name}, but salon_jobs needs PostgreSQL"
+
+
+def name_program() -> None:
+    """Have connections of the jobs' aliases tell the server which program they are of, unless they have a name.
+
+    Whoever looks for a session that holds locks then knows where. Workers name theirs after the process.
+    """
+    program = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:2]])[:63]
+    for alias in named_aliases():
+        if "postg" in connections.settings.get(alias, {}).get("ENGINE", ""):
+            options = connections.settings[alias].setdefault("OPTIONS", {})
+            options.setdefault("fallback_application_name", program)
 
 
 def alias_of(using: str | None) -> str:

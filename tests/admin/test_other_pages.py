@@ -388,3 +388,15 @@ def test_page_before_migrate(operator: Client, table: str, page: str) -> None:
     assert "You cannot open this page: WORKER.SCHEMA_MISSING: the tables of salon_jobs are missing or older" in text
     assert f'relation "salon_jobs_{table}" does not exist; run: python manage.py migrate.' in text
     assert html_of(operator, page)
+
+
+def test_list_names_message_that_blocks_others(operator: Client) -> None:
+    """A pending message behind one that is parked, or tried again, says so."""
+    head, behind, free = write("failed", aggregate="a"), write(aggregate="a"), write(aggregate="b")
+    block(head, "parked")
+    listed = text_of(operator, "message/")
+    assert listed.count("behind #") == 1
+    assert f"behind #{head}, parked" in listed
+    change("UPDATE salon_jobs_blocked_aggregate SET status = 'waiting'")
+    assert f"behind #{head}, which is tried again" in text_of(operator, "message/")
+    assert behind < free
