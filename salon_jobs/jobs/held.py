@@ -22,7 +22,7 @@ PATIENCE: Final = timedelta(seconds=1.5)
 # several share has a number of another kind, which finds nobody.
 _HOLDERS: Final = """
 SELECT ({column})::text, a.pid, a.application_name, a.usename, a.state,
-       extract(epoch FROM clock_timestamp() - a.xact_start)
+       extract(epoch FROM clock_timestamp() - a.xact_start)::float8
   FROM {table} t
   JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted AND l.transactionid::text = t.xmax::text
   JOIN pg_stat_activity a ON a.pid = l.pid
@@ -31,7 +31,7 @@ SELECT ({column})::text, a.pid, a.application_name, a.usename, a.state,
 """
 # Who else has changed or locked rows of the table, if the row itself tells nobody: it may be a key.
 _IN_TABLE: Final = """
-SELECT a.pid, a.application_name, a.usename, a.state, extract(epoch FROM clock_timestamp() - a.xact_start)
+SELECT a.pid, a.application_name, a.usename, a.state, extract(epoch FROM clock_timestamp() - a.xact_start)::float8
   FROM pg_locks l
   JOIN pg_stat_activity a ON a.pid = l.pid
  WHERE l.relation = to_regclass(%s) AND l.granted AND l.mode IN ('RowShareLock', 'RowExclusiveLock')

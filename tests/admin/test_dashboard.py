@@ -36,8 +36,9 @@ def healthy(two: tuple[Rows, Rows]) -> None:
     """Have a worker and a scheduler, and nothing that waits."""
     for table in ("job", "blocked_aggregate", "message"):
         change(f"DELETE FROM salon_jobs_{table}")
-    insert("process", id=1, kind="worker", hostname="vm", pid=1)
-    insert("process", id=2, kind="scheduler", hostname="vm", pid=2)
+    beat = {"hostname": "vm", "heartbeat_at": timezone.now() + timedelta(hours=1)}  # as long as the test takes
+    insert("process", id=1, kind="worker", pid=1, **beat)
+    insert("process", id=2, kind="scheduler", pid=2, **beat)
 
 
 def links_of(html: str) -> list[str]:

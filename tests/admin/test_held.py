@@ -86,6 +86,16 @@ def test_other_rows_name_holder() -> None:
         assert verbs_of(model)[verb].apply([key], by="me", using="operator")[0].changed, table
 
 
+def test_session_of_same_user_shows_what_it_does() -> None:
+    """Of others' sessions the server tells no more than a name."""
+    job, cancel = add(task="test-system"), verbs_of(Job)["cancel"]
+    shown = r"\(psql, idle in transaction for [\d.<]+ m?s\); end it or try again"
+    with psycopg.connect(url_for("jobs_operator"), application_name="psql") as session:
+        session.execute(LOCKED.format("job").encode())
+        with pytest.raises(HeldUp, match=shown):
+            cancel.apply([job], by="me", using="operator")
+
+
 def test_key_that_is_not_committed_names_session() -> None:
     """A row that nobody sees yet tells nothing: the session that has changed the table is named."""
     with (

@@ -32,8 +32,9 @@ DECLARED = "expire-tentative-reservations"
 @pytest.fixture
 def healthy(web: None) -> None:
     """Have a worker and a scheduler that serve everything."""
-    insert("process", id=1, kind="worker", hostname="vm", pid=1)
-    insert("process", id=2, kind="scheduler", hostname="vm", pid=2)
+    beat = {"hostname": "vm", "heartbeat_at": NOW() + timedelta(hours=1)}  # as long as the test takes
+    insert("process", id=1, kind="worker", pid=1, **beat)
+    insert("process", id=2, kind="scheduler", pid=2, **beat)
 
 
 def status() -> list[dict[str, Any]]:
