@@ -303,20 +303,15 @@ def _deaths(facts: Facts) -> Iterator[Problem]:
     if not deaths.processes:
         return
     text = ngettext(
-        "%(count)s process died with its jobs in the last 15 minutes",
-        "%(count)s processes died with their jobs in the last 15 minutes",
-        deaths.processes,
+        "%(count)s process died with its jobs", "%(count)s processes died with their jobs", deaths.processes
     ) % {"count": deaths.processes}
-    if deaths.job_id is None:
-        ran = ""
-    elif deaths.processes == 1:
-        ran = gettext("it ran job %(job)s")
-    else:
-        ran = gettext("%(most)s of them ran job %(job)s")
-    job = f"{deaths.job_id}{f' ({deaths.task})' if deaths.task else ''}"
+    job = f"{deaths.job_id}{f', {deaths.task}' if deaths.task else ''}"
+    if deaths.job_id is not None:
+        ran = gettext("%(most)s of them ran job %(job)s") if deaths.processes > 1 else gettext("it ran job %(job)s")
+        text = f"{text} ({ran % {'most': deaths.of_job, 'job': job}})"
     yield Problem(
         kind="processes-died",
-        text=f"{text}: {ran % {'most': deaths.of_job, 'job': job}}" if ran else text,
+        text=text,
         remedy=gettext("see why, then cancel it or mend its task: python manage.py salon_jobs show %(job)s")
         % {"job": deaths.job_id},
         since=deaths.first_at,
@@ -364,7 +359,7 @@ def _schedulers(facts: Facts) -> Iterator[Problem]:
 
 def _tasks(facts: Facts) -> Iterator[Problem]:
     for each in facts.failing_tasks:
-        text = gettext("all %(count)s runs of %(task)s in the last 5 minutes failed, and are tried again")
+        text = gettext("every run of %(task)s has failed and is tried again (%(count)s in the last 5 minutes)")
         yield Problem(
             kind="task-failing",
             text=text % {"count": f"{each.runs:,}", "task": each.task},

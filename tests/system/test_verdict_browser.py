@@ -101,7 +101,7 @@ INCIDENTS: list[tuple[Callable[[], Any], str, str, str]] = [
     (_no_scheduler, "no-scheduler", "no scheduler is running, so no cron entry or schedule fires", "expire-tentative"),
     (_late_schedule, "schedules-late", "1 schedule is late", "late"),
     (_processes_that_die, "processes-died", "4 processes died with their jobs", "4 processes died running it"),
-    (_dead_provider, "task-failing", "all 42 runs of charge-card in the last 5 minutes failed", "charge-card"),
+    (_dead_provider, "task-failing", "every run of charge-card has failed and is tried again", "charge-card"),
     (_late_queue, "queue-late", "queue mail is late by 20 min (1 due)", "ping"),
     (
         _waiting_for_migrations,
