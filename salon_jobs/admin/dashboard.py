@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -46,11 +46,6 @@ class Line:
     values: Values
 
     @property
-    def newest(self) -> float | None:
-        """The value of the last step, which can be unknown although earlier ones are not."""
-        return self.values[-1] if self.values else None
-
-    @property
     def maximum(self) -> float:
         return max((value for value in self.values if value is not None), default=0.0)
 
@@ -77,6 +72,8 @@ class Plot:
     lines: tuple[Line, ...]
     times: tuple[datetime, ...]
     shown: Callable[[float | None], str]
+    # Whether the last step is of a minute that is not over: it is dotted, and no newest value.
+    running: bool = False
 
     @property
     def top(self) -> float:
@@ -105,12 +102,21 @@ class Plot:
     def legend(self) -> list[tuple[int, str, str, str]]:
         """Each line's number, label, newest and largest value."""
         lines = enumerate(self.lines)
-        return [(index, line.label, self.shown(line.newest), self.shown(line.maximum)) for index, line in lines]
+        newest = slice(self._full - 1, self._full)
+        return [
+            (index, line.label, self.shown(next(iter(line.values[newest]), None)), self.shown(line.maximum))
+            for index, line in lines
+        ]
+
+    @property
+    def _full(self) -> int:
+        """How many steps are over."""
+        return len(self.times) - self.running
 
     @property
     def newest_at(self) -> str:
-        """The time of the last step."""
-        return f"{timezone.localtime(self.times[-1]):%H:%M}"
+        """The time of the last step that is over."""
+        return f"{timezone.localtime(self.times[self._full - 1]):%H:%M}"
 
     @property
     def words(self) -> str:
@@ -138,17 +144,28 @@ class Plot:
         grid = format_html_join(
             "", '<path class="grid" d="M0 {0}H{1}"/>', ((_y(share, 1.0), WIDTH) for share in (0.0, 0.5, 1.0))
         )
-        return svg(self.words, grid + paths)
+        dotted = format_html_join("", '<path class="running line-{0}" d="M{1}"/>', self._running_parts())
+        return svg(self.words, grid + paths + dotted)
+
+    def _running_parts(self) -> Iterator[tuple[int, str]]:
+        """Yield the part of each line that leads to the minute that is not over."""
+        for index, line in enumerate(self.lines if self.running else ()):
+            places = range(max(0, self._full - 1), len(line.values))
+            known = [(place, value) for place in places if (value := line.values[place]) is not None]
+            if len(known) > 1:
+                yield index, "L".join(self._point(place, value) for place, value in known)
+
+    def _point(self, place: int, value: float) -> str:
+        return f"{round(place * WIDTH / max(1, len(self.times) - 1), 1)} {_y(value, self.top)}"
 
     def _runs(self, line: Line) -> list[list[str]]:
-        """Return the points of a line, in runs that end where a value is unknown."""
-        width = WIDTH / max(1, len(line.values) - 1)
+        """Return the points of a line, in runs that end where a value is unknown; without the running minute."""
         runs: list[list[str]] = [[]]
-        for place, value in enumerate(line.values):
+        for place, value in enumerate(line.values[: self._full]):
             if value is None:
                 runs.append([])
             else:
-                runs[-1].append(f"{round(place * width, 1)} {_y(value, self.top)}")
+                runs[-1].append(self._point(place, value))
         return runs
 
 
@@ -287,12 +304,12 @@ def span_of(request: HttpRequest) -> str:
 
 def plots_of(request: HttpRequest, span: str, task: str | None = None, queue: str | None = None) -> dict[str, Any]:
     """Return the context for the template of plots: of all jobs, or those of a ``task`` or ``queue``."""
-    steps = queues.history(SPANS[span], using=reader(request), task=task, queue=queue)
+    steps = queues.history(SPANS[span], using=reader(request), task=task, queue=queue, with_running=True)
     times = tuple(step.at for step in steps)
 
     def plot(key: str, title: str, shown: Any, **lines: str) -> Plot:
         columns = [[getattr(step, field) for step in steps] for field in lines]
-        return Plot(key, title, tuple(map(Line, lines.values(), columns)), times, shown)
+        return Plot(key, title, tuple(map(Line, lines.values(), columns)), times, shown, steps[-1].running)
 
     depth = plot("depth", gettext("Queued jobs"), number, waiting=gettext("all"), due=gettext("due"))
     return {

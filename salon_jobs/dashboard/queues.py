@@ -142,6 +142,10 @@ SPANS: Final[Mapping[str, Span]] = {
 }
 
 
+# A minute that has just begun has no rate yet: workers count every five seconds.
+_LEAST_RUNNING: Final = timedelta(seconds=10)
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """Values of one step; rates are per minute, waits in seconds. None: unknown."""
@@ -154,14 +158,22 @@ class Step:
     wait_p95_s: float | None = None
     waiting: int | None = None
     due: int | None = None
+    running: bool = False
 
 
 def history(
-    span: Span, *, using: str, now: datetime | None = None, task: str | None = None, queue: str | None = None
+    span: Span,
+    *,
+    using: str,
+    now: datetime | None = None,
+    task: str | None = None,
+    queue: str | None = None,
+    with_running: bool = False,
 ) -> tuple[Step, ...]:
     """Return the steps up to now, of all runs or those of a task or a queue, in two queries. Role: operator, worker.
 
     The last step covers at least a minute: one that has just begun would look as if everything had stopped.
+    ``with_running`` another one follows, which is marked: that of the minute that is not over.
     """
     step_s = span.step.total_seconds()
     until = now or datetime.now(UTC)
@@ -173,15 +185,17 @@ def history(
     depths = {row[0]: row[1:] for row in rows("depth_over_time", values, using=using)}
     steps: list[Step] = []
     at = since
-    while at <= ended:
+    last = until - _LEAST_RUNNING if with_running else ended
+    while at <= last:
         minutes = min(step_s, (until - at).total_seconds()) / 60
-        depth = depths.get(at, (None, None))
+        waiting, due = depths.get(at, (None, None))
         if (found := runs.get(at)) is None:
-            steps.append(Step(at, waiting=depth[0], due=depth[1]))
+            steps.append(Step(at, waiting=waiting, due=due, running=at > ended))
         else:
             succeeded, retried, failed, waits, most_s = found
-            rates = succeeded / minutes, retried / minutes, failed / minutes
-            steps.append(Step(at, *rates, percentile(waits, 0.5, most_s), percentile(waits, 0.95, most_s), *depth))
+            p50_s, p95_s = percentile(waits, 0.5, most_s), percentile(waits, 0.95, most_s)
+            rates = [count / minutes for count in (succeeded, retried, failed)]
+            steps.append(Step(at, rates[0], rates[1], rates[2], p50_s, p95_s, waiting, due, at > ended))
         at += span.step
     return tuple(steps)
 

@@ -318,6 +318,26 @@ def plotted(title: str, *lines: Line) -> Plot:
     return Plot("x", title, lines, tuple(times), number)
 
 
+def test_running_minute_is_dotted() -> None:
+    """It is drawn to its rate so far, and the newest value stays that of the last minute that is over."""
+    times = [datetime(2026, 1, 1, 9, n, tzinfo=UTC) for n in range(3)]
+    plot = Plot("x", "Jobs", (Line("all", [4, 2, 1]), Line("due", [1, None, 1])), tuple(times), number, running=True)
+    assert str(plot.svg).count('class="running line-0" d="M') == 1
+    assert "running line-1" not in str(plot.svg), "nothing leads to it"
+    assert plot.newest_at == "09:01"
+    assert [newest for _, _, newest, _ in plot.legend] == ["2", "–"]
+
+
+@pytest.mark.usefixtures("busy")
+def test_page_draws_running_minute() -> None:
+    [(minute,)] = seen("SELECT max(minute) FROM salon_jobs_task_minute")
+    for seconds, drawn in ((9, False), (10, True), (59, True), (60, False)):
+        at = minute + timedelta(seconds=seconds)
+        *_, last = history(SPANS["hour"], using="operator", now=at, with_running=True)
+        assert (last.at == minute, last.running) == (drawn or seconds == 60, drawn), seconds
+    assert last.succeeded == 30
+
+
 def test_plot_describes_itself_and_breaks() -> None:
     """A line breaks where nothing is known."""
     plot = plotted("Jobs <that> wait", Line("all", [1, None, 4, 2]), Line("due", [3, 1, 0, None]))
