@@ -63,6 +63,7 @@ TABLES = (
         "salon_jobs_flow",
         "salon_jobs_flow_member",
         "salon_jobs_flow_edge",
+        "salon_jobs_change",
         "salon_jobs_ordered_key",
         "salon_jobs_ordered_job",
         "salon_jobs_task_minute",

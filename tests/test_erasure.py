@@ -85,7 +85,7 @@ def fill(store: UUID | None) -> None:
     [(flow,)] = seen("SELECT max(id) FROM salon_jobs_flow")
     member = {"task": "ping", "condition": "ended", "after": "[]", "run_at": now}
     insert("flow_member", **of_store, job_id=1_000_000 + flow, flow_id=flow, **member)
-    insert("flow_edge", **of_store, job_id=1_000_000 + flow, after_id=0, late=False)
+    insert("flow_edge", **of_store, job_id=1_000_000 + flow, after_id=0)
     key = uuid4()
     insert("ordered_key", **of_store, id=key, job_id=0)
     insert("ordered_job", **of_store, job_id=flow, key_id=key, run_at=now)

@@ -81,6 +81,15 @@ TABLES: Final[Mapping[str, JobTable]] = {
     "salon_jobs_flow": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "UPDATE", "DELETE")),
     "salon_jobs_flow_member": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "DELETE")),
     "salon_jobs_flow_edge": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "DELETE")),
+    # Written and deleted by triggers within one transaction: no row is ever live when a vacuum looks.
+    "salon_jobs_change": JobTable(
+        worker=(),
+        storage={
+            "autovacuum_vacuum_scale_factor": 0,
+            "autovacuum_vacuum_threshold": 5000,
+            "autovacuum_vacuum_cost_delay": 0,
+        },
+    ),
     # A waiting job is written once and deleted once; the key's row changes with each job that gets its turn.
     "salon_jobs_ordered_key": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT",), storage={"fillfactor": 70}),
     "salon_jobs_ordered_job": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT",)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from salon_jobs.models.flow import FlowEdge, FlowMember, FlowRecord
+from salon_jobs.models.flow import FlowEdge, FlowMember, FlowRecord, JobChange
 from salon_jobs.models.job import FanOutRecord, FollowUp, Job, JobError, JobProgress, JobResult, JobStep, SupersededRun
 from salon_jobs.models.message import BlockedAggregate, DestinationState, InboxMessage, Message, RelayPartition, Replay
 from salon_jobs.models.ordered import OrderedJob, OrderedKey
@@ -22,6 +22,7 @@ __all__ = [
     "FollowUp",
     "InboxMessage",
     "Job",
+    "JobChange",
     "JobError",
     "JobProgress",
     "JobResult",

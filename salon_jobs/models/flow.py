@@ -1,9 +1,10 @@
-"""Models of flows, their members, and what each member still waits for."""
+"""Models of flows, their members, what each member still waits for, and what a transaction changes of jobs."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import ClassVar
+from uuid import UUID
 
 from django.db import models
 from django.db.models import Q
@@ -81,8 +82,6 @@ class FlowEdge(Row):
     after_id: models.BigIntegerField[int, int] = models.BigIntegerField()
     # The flow's store.
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
-    # It was added after the job that it waits for, which may have ended.
-    late: models.BooleanField[bool, bool] = models.BooleanField(default=False)
 
     class Meta:
         db_table = "salon_jobs_flow_edge"
@@ -93,3 +92,33 @@ class FlowEdge(Row):
 
     def __str__(self) -> str:
         return f"#{self.job_id} after #{self.after_id}"
+
+
+class JobChange(Row):
+    """One change of a job that others come after, in the transaction that makes it. Written only by triggers.
+
+    The commit takes it and does what follows, so no other transaction ever sees one. The table is unlogged.
+    """
+
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    transaction_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+    job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+    # The flow or the follow-up.
+    of_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    # Of ordered jobs that were added, up to 256 from job_id on: the number of these 256 IDs.
+    block: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    # The key that it let go.
+    key_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    # flow, then (a follow-up) or key (of ordered jobs).
+    kind: models.CharField[str, str] = models.CharField(max_length=4)
+    # succeeded, failed, cancelled or queued; held: queued by its flow; look: it got a new follower.
+    became: models.CharField[str, str] = models.CharField(max_length=9)
+
+    class Meta:
+        db_table = "salon_jobs_change"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["transaction_id", "block"], name="salon_jobs_change_transaction")
+        ]
+
+    def __str__(self) -> str:
+        return f"#{self.job_id} {self.became}"

@@ -267,7 +267,7 @@ def test_keys_are_taken_after_follow_ups(process_id: int) -> None:
     others = followed(tasks.ordered.call(row_of(low)["concurrency_key"]))
     with ThreadPoolExecutor(2) as pool:
         with transaction.atomic(using="owner"):
-            seen("SELECT pg_advisory_xact_lock(hashtextextended('salon_jobs_follow_up', 3))")
+            seen("SELECT FROM salon_jobs_follow_up FOR UPDATE")
             end = elsewhere(pool, partial(cancel, high, *others))
             wait_until_waiting()
             assert elsewhere(pool, partial(cancel, low, high + 1)).result(LIMIT_S) is None
@@ -456,17 +456,8 @@ def test_web_role_orders_jobs_of_its_store(stores: list[UUID]) -> None:
         cursor.execute("UPDATE salon_jobs_ordered_key SET job_id = 0")
 
 
-def test_forged_note_moves_no_job(process_id: int) -> None:
-    add()
-    waits = add()
-    with transaction.atomic(using="web"), connections["web"].cursor() as cursor:
-        cursor.execute("SELECT salon_jobs_add_job('test-ordered', ordered => 'strict', concurrency_key => 'b')")
-        cursor.execute("SELECT set_config('salon_jobs.ordered_noted', %s, true)", [f"g{waits},"])
-    assert OrderedJob.objects.get().pk == waits
-
-
 def test_one_transaction_ends_many(database: None) -> None:
-    """What it notes of them is more than one note holds, also when some of it is taken back."""
+    """Also when some of it is taken back."""
     change(
         "INSERT INTO salon_jobs_job (task, payload, concurrency_key, ordered)"
         " SELECT 'test-ordered', '{}', 'k' || n %% 1000, 'strict' FROM generate_series(1, 2000) AS n ORDER BY n"
@@ -480,6 +471,7 @@ def test_one_transaction_ends_many(database: None) -> None:
     assert (len(due()), OrderedJob.objects.count()) == (1000, 0)
     change("DELETE FROM salon_jobs_job")
     assert is_clean()
+    assert seen("SELECT count(*) FROM salon_jobs_change") == [(0,)]
 
 
 def test_failed_job_with_waiters_is_not_pruned(process_id: int, hooks: Hooks) -> None:

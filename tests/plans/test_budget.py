@@ -93,6 +93,32 @@ def test_new_index_is_named(measured: None, stores: list[UUID], process_id: int)
     assert "beyond the budget: enqueue, records: 6, not 5 (+1)" in wrong
 
 
+# Those whose condition the server evaluates for an operation (a bit of tgtype) that sets these columns.
+CONDITIONS: Final = """
+SELECT tgname FROM pg_trigger
+ WHERE tgrelid = 'salon_jobs_job'::regclass AND tgname LIKE 'salon_jobs%%' AND tgtype & %s > 0
+   AND (tgattr::text = '' OR EXISTS (
+           SELECT FROM pg_attribute
+            WHERE attrelid = tgrelid AND attname = ANY (%s)
+              AND attnum::text = ANY (string_to_array(tgattr::text, ' '))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "columns", "expected"),
+    [
+        (4, [], ["salon_jobs_added"]),
+        (16, ["state", "lease", "leased_by", "started_at"], []),
+        (16, ["state", "leased_by", "finished_at"], ["salon_jobs_changed"]),
+        (8, [], ["salon_jobs_deleted"]),
+    ],
+    ids=["insert", "claim", "end", "delete"],
+)
+def test_plain_job_meets_one_condition(database: None, operation: int, columns: list[str], expected: list[str]) -> None:
+    """The server reads the text of each condition again for each statement; that of a claim meets none."""
+    assert [name for (name,) in seen(CONDITIONS, operation, columns)] == expected
+
+
 def test_budget_has_no_room() -> None:
     budget = {"claim": {"trips": 2, "records": 500, "bytes": 1000, "indexes": ["due", "pkey"]}}
     within = {"claim": {"trips": 2, "records": 500, "bytes": 980, "indexes": ["pkey", "due"]}}

@@ -110,6 +110,7 @@ MATRIX: Final[dict[str, Table]] = {
     "salon_jobs_flow": _of_jobs(operator="all SD", worker="all SUD", web="own S", store="store_id"),
     "salon_jobs_flow_member": _of_jobs(operator="all SD", worker="all SD", web="own S", store="store_id"),
     "salon_jobs_flow_edge": _of_jobs(operator="all SD", worker="all SD", web="own S", store="store_id"),
+    "salon_jobs_change": _of_jobs(operator="all S", worker=""),
     "salon_jobs_ordered_key": _of_jobs(operator="all SD", worker="all S", web="own S", store="store_id"),
     "salon_jobs_ordered_job": _of_jobs(operator="all SD", worker="all S", web="own S", store="store_id"),
     "salon_jobs_task_minute": _of_jobs(operator="all S"),

@@ -599,6 +599,7 @@ def read(store_model: type[Model]) -> None:
     assert_type(models.FlowRecord.objects.get().key, str | None)
     assert_type(models.FlowMember.objects.get().outcome, str | None)
     assert_type(models.FlowEdge.objects.get().after_id, int)
+    assert_type(models.JobChange.objects.get().became, str)
     assert_type(models.OrderedKey.objects.get().job_id, int)
     assert_type(models.OrderedJob.objects.get().run_at, datetime)
     assert_type(models.SupersededRun.objects.get().lease, int)
@@ -631,6 +632,7 @@ models.FollowUp().remaining.upper()  # E
 models.FlowRecord().name + 1  # E
 models.FlowMember().task + 1  # E
 models.FlowEdge().after_id.upper()  # E
+models.JobChange().became + 1  # E
 models.OrderedKey().job_id.upper()  # E
 models.OrderedJob().run_at + 1  # E
 models.SupersededRun().lease.upper()  # E

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from django.apps import apps
@@ -31,7 +32,8 @@ class InstallDeclared(DatabaseOperation):
     """Operation that installs the declarations of ``access.job_tables``: of these tables and functions, or of all.
 
     Under forced row-level security each role gets exactly what it needs; with one database user nobody needs a grant.
-    Functions come with their triggers, which lock their tables. A later migration that creates a table installs it.
+    Functions come with their triggers, which lock their tables. A later migration that creates a table installs it, and
+    the functions that use it.
     """
 
     locks_tables = True
@@ -47,7 +49,8 @@ class InstallDeclared(DatabaseOperation):
                 settings = ", ".join(f"{identifier(*name.split('.'))} = {value}" for name, value in storage.items())
                 execute(schema_editor, f"ALTER TABLE {identifier(table)} SET ({settings})")
         for function in self._functions(schema_editor):
-            execute(schema_editor, *function.create())
+            if self._lacking(state).isdisjoint(re.findall(r"\w+", function.definition)):
+                execute(schema_editor, *function.create())
         if not roles.one_user and self.tables is None:
             execute(
                 schema_editor,
@@ -70,6 +73,9 @@ class InstallDeclared(DatabaseOperation):
             if storage := TABLES[table].storage:
                 names = ", ".join(identifier(*name.split(".")) for name in storage)
                 execute(schema_editor, f"ALTER TABLE {identifier(table)} RESET ({names})")
+        if self.tables is None:
+            # Those that a later migration has left, since the functions used them.
+            execute(schema_editor, *(f"DROP TABLE IF EXISTS {identifier(table)}" for table in self._lacking(state)))
 
     def describe(self) -> str:
         return f"Install what is declared of {', '.join((*(self.tables or ['the job tables']), *self.functions))}"
@@ -77,8 +83,13 @@ class InstallDeclared(DatabaseOperation):
     def _tables(self, state: ProjectState) -> list[str]:
         if self.tables is not None:
             return list(self.tables)
-        there = {model.options.get("db_table") for model in state.models.values()}
-        return [table for table in TABLES if table in there]
+        lacking = self._lacking(state)
+        return [table for table in TABLES if table not in lacking]
+
+    @staticmethod
+    def _lacking(state: ProjectState) -> set[str]:
+        """Return the tables that a later migration creates."""
+        return set(TABLES).difference(model.options.get("db_table") for model in state.models.values())
 
     def _functions(self, schema_editor: BaseDatabaseSchemaEditor) -> list[FunctionAccess]:
         schema = schema_of(schema_editor, "salon_jobs_job")

@@ -1,16 +1,13 @@
 -- Define salon_jobs_move_ordered, which salon_jobs_move calls before the commit: gives a place to the ordered jobs that
--- this transaction added or queued again (note_added_function.sql, note_function.sql), and starts those whose turn has
--- come.
+-- this transaction added or queued again, and starts those whose turn has come.
 -- A key has a row while it has jobs: job_id is the one whose turn it is. All others of the key are due at the end of
 -- time, and are rows of salon_jobs_ordered_job, which keep when they were to run. The next one is always that with the
 -- lowest id: the first that was enqueued.
 -- Enqueuers and ends of a key agree by its row, which each locks here and not before: so nobody waits for a transaction
 -- that is not about to commit. A statement after that sees what the others did. All keys of a transaction are locked by
 -- one statement, in the order of their ids, and after all others that are taken before the commit; so no two
--- transactions wait for each other. What it does follows from the rows alone: the notes, which any role can forge,
--- only say where to look. Under
--- REPEATABLE READ it would not see what the others did: so whoever adds a job that waits also updates the key's row,
--- and there the other one fails, instead of losing a start.
+-- transactions wait for each other. Under REPEATABLE READ it would not see what the others did: so
+-- whoever adds a job that waits also updates the key's row, and there the other one fails, instead of losing a start.
 -- The first job of a key, the usual case, costs the key's row and nothing else.
 -- enable_seqscan, joins, LATERAL, OFFSET 0: a plan made while the tables are empty would later read all of them. It is
 -- kept (plan_cache_mode), since planning takes longer than what is done.
@@ -21,7 +18,6 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off SET enable_
 SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $body$
 DECLARE
-    noted text[] := string_to_array(current_setting('salon_jobs.ordered_noted'), ',');
     added int8multirange;
     touched uuid[];
     left_line bigint[];
@@ -29,12 +25,11 @@ DECLARE
     later bigint[];
     later_keys uuid[];
 BEGIN
-    PERFORM set_config('salon_jobs.ordered_noted', '', true);
--- include: take_notes_put_aside ordered
-    SELECT range_agg(int8range(substr(n, 2)::bigint, substr(n, 2)::bigint + 256)) FILTER (WHERE n LIKE 'a%'),
-           array_agg(substr(n, 2)::uuid) FILTER (WHERE n LIKE 'k%'),
-           array_agg(substr(n, 2)::bigint) FILTER (WHERE n LIKE 'g%')
-      INTO added, touched, left_line FROM unnest(noted) AS n;
+    SELECT range_agg(int8range(c.job_id, 1 + CASE WHEN c.block IS NULL THEN c.job_id ELSE c.job_id | 255 END))
+               FILTER (WHERE c.became = 'queued'),
+           array_agg(c.key_id) FILTER (WHERE c.key_id IS NOT NULL), array_agg(c.job_id) FILTER (WHERE c.became <> 'queued')
+      INTO added, touched, left_line FROM __schema__.salon_jobs_change c
+     WHERE c.transaction_id = pg_current_xact_id()::text::bigint AND c.kind = 'key';
     IF left_line IS NOT NULL THEN
         DELETE FROM __schema__.salon_jobs_ordered_job w
          WHERE w.job_id = ANY (left_line)
@@ -43,7 +38,7 @@ BEGIN
     END IF;
     IF added IS NULL THEN
         -- Nothing needs a place: an end alone.
-        PERFORM __schema__.salon_jobs_start_ordered(touched);
+        PERFORM __schema__.salon_jobs_start_ordered(touched) WHERE touched IS NOT NULL;
         RETURN;
     END IF;
     WITH unsettled AS MATERIALIZED (

@@ -20,24 +20,6 @@ left(encode(sha256(convert_to(concat_ws(chr(31), __column__.task, coalesce(__col
     current_store __store_type__ := nullif(current_setting('__guc__', true), '')::__store_type__;
     caller name := coalesce(nullif(current_setting('role'), 'none'), session_user);
 
--- name: put_notes_aside
--- Put a long note of a transaction aside: to add to it would cost more with each row.
-        IF length(noted) > 8000 THEN
-            aside := coalesce(nullif(current_setting('salon_jobs.__column___aside', true), '')::integer, 0) + 1;
-            PERFORM set_config('salon_jobs.__column___aside', aside::text, true),
-                    set_config(format('salon_jobs.__column___aside_%s', aside), noted, true);
-            noted := '';
-        END IF;
-
--- name: take_notes_put_aside
--- Add what was put aside in front of the other notes.
-    IF current_setting('salon_jobs.__column___aside', true) <> '' THEN
-        noted := (SELECT string_to_array(string_agg(
-                             current_setting(format('salon_jobs.__column___aside_%s', n)), ',' ORDER BY n), ',')
-                    FROM generate_series(1, current_setting('salon_jobs.__column___aside')::integer) AS n) || noted;
-        PERFORM set_config('salon_jobs.__column___aside', '', true);
-    END IF;
-
 -- name: added_jobs
 -- The rows of salon_jobs_add_jobs.
         INSERT INTO __schema__.salon_jobs_job AS j
