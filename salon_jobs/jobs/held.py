@@ -29,14 +29,14 @@ SELECT ({column})::text, a.pid, a.application_name, a.usename, a.state,
  WHERE {column} = ANY (%s) AND l.pid <> pg_backend_pid()
  ORDER BY {column}
 """
-# Who else has changed or locked rows of the table, if the row itself tells nobody: it may be a key.
+# Who else has changed or locked rows of the table, or all of it, if the row itself tells nobody: it may be a key.
 _IN_TABLE: Final = """
 SELECT a.pid, a.application_name, a.usename, a.state, extract(epoch FROM clock_timestamp() - a.xact_start)::float8
   FROM pg_locks l
   JOIN pg_stat_activity a ON a.pid = l.pid
- WHERE l.relation = to_regclass(%s) AND l.granted AND l.mode IN ('RowShareLock', 'RowExclusiveLock')
-   AND l.pid <> pg_backend_pid()
- ORDER BY a.xact_start NULLS LAST, a.pid LIMIT 1
+ WHERE l.relation = to_regclass(%s) AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND l.granted AND l.mode <> 'AccessShareLock' AND l.pid <> pg_backend_pid()
+ ORDER BY l.mode <> 'AccessExclusiveLock', a.xact_start NULLS LAST, a.pid LIMIT 1
 """
 
 
@@ -68,10 +68,8 @@ def waiting_briefly(model: type[Model], column: str, keys: Sequence[Any], *, usi
     session. ``column`` is that of their ``keys``, in SQL.
     """
     try:
-        with transaction.atomic(using=using):
-            before = _set_patience(f"{PATIENCE / timedelta(milliseconds=1):.0f}ms", using)
+        with _patience(using):
             yield
-            _set_patience(before, using)
     except OperationalError as error:
         if not is_lock_conflict(error):
             raise
@@ -86,6 +84,14 @@ def holders_of(model: type[Model], column: str, keys: Sequence[Any], *, using: s
         return {row: Session(*session) for row, *session in cursor.fetchall()}
 
 
+@contextmanager
+def _patience(using: str) -> Generator[None]:
+    with transaction.atomic(using=using):
+        before = _set_patience(f"{PATIENCE / timedelta(milliseconds=1):.0f}ms", using)
+        yield
+        _set_patience(before, using)
+
+
 def _set_patience(value: str, using: str) -> str:
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)", [value])
@@ -94,7 +100,14 @@ def _set_patience(value: str, using: str) -> str:
 
 def _holder_of(model: type[Model], column: str, keys: Sequence[Any], using: str) -> str:
     table, noun = model._meta.db_table, str(model._meta.verbose_name)
-    for row, session in holders_of(model, column, keys, using=using).items():
+    found: dict[str, Session] = {}
+    try:
+        with _patience(using):
+            found = holders_of(model, column, keys, using=using)
+    except OperationalError as error:
+        if not is_lock_conflict(error):
+            raise  # else the table is locked as a whole, as by a migration
+    for row, session in found.items():
         said = gettext("%(row)s: its row is held by %(session)s; end it or try again")
         return said % {"row": f"{noun} {row}", "session": session.name}
     with connections[using].cursor() as cursor:

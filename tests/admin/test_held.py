@@ -106,6 +106,20 @@ def test_key_that_is_not_committed_names_session() -> None:
     assert seen("SELECT count(*) FROM salon_jobs_limit") == [(0,)]
 
 
+def test_locked_table_names_session() -> None:
+    """As by a migration: whoever asks who holds the row does not wait for the table, either."""
+    job = add(task="test-system")
+    operator = connections["operator"]
+    with operator.cursor() as cursor:
+        cursor.execute("SET statement_timeout = '20s'")  # else this would never end
+    with (
+        holding("LOCK TABLE salon_jobs_job IN ACCESS EXCLUSIVE MODE") as pid,
+        pytest.raises(HeldUp, match=rf"job {job}: another transaction .* perhaps session {pid} \(psql"),
+    ):
+        verbs_of(Job)["cancel"].apply([job], by="me", using="operator")
+    operator.close()
+
+
 def test_page_names_session_that_holds_row(operator: Client) -> None:
     """A claim passes over it, however long it is due; one that nobody holds waits for others, as far as is known."""
     insert("process", id=1, kind="worker", hostname="vm", pid=1)
