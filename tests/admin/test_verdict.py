@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from io import StringIO
 from typing import Any
@@ -140,6 +140,29 @@ def test_open_transaction(operator: Client, monkeypatch: pytest.MonkeyPatch) -> 
         holder.rollback()
         assert waiter.result(LIMIT_S) == [()]
     assert status() == []
+
+
+@pytest.mark.usefixtures("healthy")
+def test_open_transaction_behind_chain(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for the one before it; the problem is the session at the front, for which all wait."""
+    rows = [add(task="test-system", run_at=NOW() + timedelta(hours=1)) for _ in range(3)]
+    monkeypatch.setattr(verdict, "OPEN_FOR", timedelta(0))
+    held = "SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE"
+    with ExitStack() as stack:
+        first, second, third = (
+            stack.enter_context(psycopg.connect(url_for(None), application_name=name)) for name in "abc"
+        )
+        for session, row in zip((first, second, third), rows, strict=True):
+            session.execute(held, [row])
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        stack.callback(second.rollback)
+        for waiter, row in ((second, rows[0]), (third, rows[1])):
+            pool.submit(waiter.execute, held, [row])
+        stack.callback(first.rollback)  # whatever happens, they end
+        wait_until_waiting(2)
+        found = only_problem(operator, "transaction-open")
+        assert f"session {first.info.backend_pid} (a, " in found["text"]
+        assert "2 sessions wait for it" in found["text"]
 
 
 @pytest.mark.usefixtures("healthy")

@@ -27,14 +27,21 @@ SELECT total.deaths, total.first_at, most.job_id, most.deaths, j.task
 -- name: open_transactions
 -- List up to 20 sessions of this database, other than processes of ours that hold nobody up, whose transaction has been
 -- open for %(last)s, or for which another has waited so long: since when, in which state, how many sessions wait for
--- them, and of which of our tables they hold rows. The server shows time and state of other users' sessions only to
--- members of pg_read_all_stats; what they hold up it shows to everybody.
+-- them, and of which of our tables they hold rows. Who waits for somebody else is not listed, and whoever waits behind
+-- it waits for that one, too: a row's first waiter holds up the next. The server shows time and state of other users'
+-- sessions only to members of pg_read_all_stats; what they hold up it shows to everybody.
 -- Locks: none. Role: operator, worker.
-WITH waiting AS MATERIALIZED (
-    SELECT b.pid, count(DISTINCT l.pid) AS sessions, min(l.waitstart) AS since
+WITH RECURSIVE edge AS MATERIALIZED (
+    SELECT l.pid, l.waitstart, b.pid AS blocker
       FROM (SELECT pid, min(waitstart) AS waitstart FROM pg_locks WHERE NOT granted AND pid IS NOT NULL GROUP BY pid) l
      CROSS JOIN LATERAL (SELECT DISTINCT unnest(pg_blocking_pids(l.pid)) AS pid) b
-     GROUP BY b.pid
+     WHERE b.pid <> 0  -- a prepared transaction
+), behind AS (
+    SELECT blocker AS first, pid, waitstart FROM edge WHERE blocker NOT IN (SELECT pid FROM edge)
+     UNION
+    SELECT behind.first, edge.pid, edge.waitstart FROM behind JOIN edge ON edge.blocker = behind.pid
+), waiting AS MATERIALIZED (
+    SELECT first AS pid, count(*) AS sessions, min(waitstart) AS since FROM behind GROUP BY first
 ), held AS MATERIALIZED (
     SELECT l.pid, array_agg(DISTINCT c.relname::text ORDER BY c.relname::text) AS tables
       FROM pg_locks l
@@ -49,6 +56,7 @@ SELECT a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesc
   LEFT JOIN waiting w ON w.pid = a.pid
   LEFT JOIN held h ON h.pid = a.pid
  WHERE a.datname = current_database() AND a.usesysid IS NOT NULL AND a.pid <> pg_backend_pid()
+   AND a.leader_pid IS NULL AND a.backend_type IS DISTINCT FROM 'walsender' AND a.pid NOT IN (SELECT pid FROM edge)
    AND (w.since < clock_timestamp() - %(last)s::interval
         OR (a.xact_start < clock_timestamp() - %(last)s::interval
             AND (w.pid IS NOT NULL OR a.application_name NOT LIKE 'salon\_jobs/%%')))
