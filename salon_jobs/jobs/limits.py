@@ -140,7 +140,7 @@ class ListedLimit:
     """Limits of one queue, task, store or key: in effect, and ``declared``.
 
     ``name`` is the row's name; limits declared for every store are listed as ``*``, for every key of a task as
-    ``task:*``.
+    ``task:*``. ``lifted``: no number is in effect, whatever is declared.
     """
 
     kind: str
@@ -151,6 +151,7 @@ class ListedLimit:
     declared: int | None
     paused_by: str = ""
     paused_at: datetime | None = None
+    lifted: bool = False
 
 
 def list_limits(*, using: str) -> list[ListedLimit]:
@@ -166,10 +167,11 @@ def list_limits(*, using: str) -> list[ListedLimit]:
     for scope in scopes:
         kind, _, name = scope.partition(":")
         effective, declares = limits[scope], limits.declared_for(scope)
-        if effective.blocks or effective.limits or declares is not None:
+        lifted = scope in stored and stored[scope].max_concurrency == LIFTED
+        if lifted or effective.blocks or effective.limits or declares is not None:
             most = None if declares is None else declares.max_concurrency
             values = (effective.paused, effective.max_concurrency, effective.rate, most)
-            listed.append(ListedLimit(kind, name, *values, effective.paused_by, effective.paused_at))
+            listed.append(ListedLimit(kind, name, *values, effective.paused_by, effective.paused_at, lifted))
     return sorted(listed, key=lambda each: (each.kind, each.name))
 
 

@@ -216,7 +216,7 @@ def test_limit_sets_and_lists_rules(stores: list[UUID], settings: Any) -> None:
         assert [line.split() for line in out.splitlines()] == [
             ["limit", "paused", "at", "once", "rate", "declared", "why"],
             ["key", "test-limited:*", "-", "1", "-", "1", "-"],
-            ["key", "test-limited:a:b", "-", "-", "-", "1", "-"],
+            ["key", "test-limited:a:b", "-", "lifted", "-", "1", "-"],
             ["queue", "mail", "-", "-", "150/m", "-", "-"],
             ["store", "*", "-", "8", "-", "8", "-"],
             ["store", str(stores[0]), "yes", "8", "-", "8", *f"Salon 0; paused by {os_user()} since {at}".split()],
@@ -230,7 +230,10 @@ def test_limit_sets_and_lists_rules(stores: list[UUID], settings: Any) -> None:
         rules = json.loads(run("limit", "--task", "test-limited", "--as-declared", "--json")[0])
         paused = {"paused": False, "paused_by": "", "paused_at": None}
         rule = {"kind": "task", "name": "test-limited", "max_concurrency": 4, "rate": None, "declared": 4}
-        assert rules[-1] == {**rule, **paused}
+        assert rules[-1] == {**rule, **paused, "lifted": False}
+        listed, _ = run("limit", "--queue", "nothing-declared", "--lift")
+        [line] = [each for each in listed.splitlines() if "nothing-declared" in each]
+        assert line.split() == ["queue", "nothing-declared", "-", "lifted", "-", "-"]
     finally:
         registry.unregister("test-limited")
 

@@ -72,7 +72,7 @@ class SetLimits(Subcommand):
             name = store_names([store_key().parse(limit.name)]).popitem()[1] if is_store else limit.name
             why = pause_of(limit) if limit.paused and (limit.paused_by or limit.paused_at) else ""
             why = "; ".join(part for part in (name if name != limit.name else "", why) if part)
-            rows.append((f"{limit.kind} {limit.name}", paused, most, rate, declared, why))
+            rows.append((f"{limit.kind} {limit.name}", paused, "lifted" if limit.lifted else most, rate, declared, why))
         console.listing(list(map(asdict, listed)), rows, "no limit is set or declared")
 
 
