@@ -62,6 +62,8 @@ class Verb:
     label: str = ""
     question: str = ""
     done: str
+    # The success message for a row whose change is still to come, as its result's ``detail`` says.
+    asked: str = ""
     # The states of rows that offer it, if not those with effects (neither: all), and whether the list has a button.
     offered_in: tuple[str, ...] = ()
     in_rows: bool = False
@@ -168,6 +170,7 @@ VERBS: Final = (
             "running": _("cancelled when the handler stops"),
         },
         done=_("cancelled"),
+        asked=_("asked to end"),
         offered_in=("queued", "running"),
         in_rows=True,
         help="Cancel jobs: queued and failed ones at once; the worker of a running one is asked to end it.",

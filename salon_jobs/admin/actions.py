@@ -214,10 +214,11 @@ class Action:
         arguments, model, using = form.arguments, queryset.model, reader(request)
         done, said = self.verb.done_with(arguments), self.verb.done_with(arguments, gettext)
         end = time.monotonic() + LONGEST_S
-        changed = unchanged = 0
-        still_to_come: Counter[str] = Counter()
+        unchanged = 0
+        changed: Counter[str] = Counter()
         reasons: list[str] = []
-        links: list[SafeString] = []
+        asked = self.verb.asked
+        links: dict[str, list[SafeString]] = {what: [] for what in (done, asked) if what}
         for rows in _batches(queryset, oldest_first=self.verb.oldest_first):
             keys = [getattr(row, self.verb.key) for row in rows]
             try:
@@ -226,12 +227,13 @@ class Action:
                 messages.error(request, f"{error}.")
                 break
             pairs = list(zip(rows, results, strict=True))
-            changed_rows = [row for row, result in pairs if result.changed]
-            log_changed(request, changed_rows, done)
-            still_to_come.update(result.detail for result in results if result.changed and result.detail)
+            for what, linked in links.items():
+                alike = [row for row, each in pairs if each.changed and bool(asked and each.detail) == (what == asked)]
+                log_changed(request, alike, what)
+                linked += [model_admin.link(type(row), row.pk, row) for row in alike[: _LINKED - len(linked)]]
+                changed[what] += len(alike)
             refused = [(row, result) for row, result in pairs if not result.changed]
-            links += [model_admin.link(type(row), row.pk, row) for row in changed_rows[: _LINKED - len(links)]]
-            changed, unchanged = changed + len(changed_rows), unchanged + len(refused)
+            unchanged += len(refused)
             reasons += [
                 not_done(model, row.pk, said, result.detail) for row, result in refused[: _REASONS_SHOWN - len(reasons)]
             ]
@@ -244,9 +246,9 @@ class Action:
                 messages.warning(request, text % shown)
                 break
         more = unchanged - len(reasons)
-        say_changed(request, model, changed=changed, reasons=reasons, done=said, more=more, links=links)
-        for detail, count in still_to_come.items():
-            messages.success(request, gettext("%(count)s of them: %(detail)s.") % {"count": count, "detail": detail})
+        say_changed(request, model, changed=changed[done], reasons=reasons, done=said, more=more, links=links[done])
+        if changed[asked]:
+            say_changed(request, model, changed=changed[asked], reasons=(), done=gettext(asked), links=links[asked])
 
     def _ask(
         self, model_admin: ActionAdmin, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm

@@ -440,7 +440,7 @@ class JobAdmin(ActionAdmin):
         """Show the recorded reason of the end, in words; if it was ended in the admin, by whom."""
         if job.known.outcome and (done := BY_OPERATORS.get(job.reason)):
             for _, user, what in self.log_of(job.pk):
-                if what == done:
+                if what in (done, asked):
                     ended = {"done": gettext(done), "user": user, "at": instant(job.finished_at)}
                     return gettext("%(done)s by %(user)s, %(at)s") % ended
         return str(job.known.outcome)
@@ -471,6 +471,7 @@ class JobAdmin(ActionAdmin):
     @admin.display(description=_("runs in"))
     def process(self, job: Any) -> SafeString | str:
         """Link to the worker that holds the job."""
+            asked = JOB_ACTIONS["cancel"].verb.asked if done == "cancelled" else done
         return self.link_to_process(job.leased_by, using=job._state.db)
 
     @admin.display(description=_("task"))

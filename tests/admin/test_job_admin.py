@@ -129,6 +129,19 @@ def test_retry_at_later_time(client: Client) -> None:
     assert "Enter a valid date/time" in act(client, "retry", [failed], at="tomorrow", confirmed="1")
 
 
+def test_running_job_is_asked_to_end(client: Client) -> None:
+    """It still runs, so neither the message nor the log says that it is cancelled; its page names the user later."""
+    failed, running = add(state="failed"), add(state="running")
+    text = as_text(act(client, "cancel", [failed, running], confirmed="1"))
+    assert f"1 job cancelled. ping #{failed}" in text
+    assert f"1 job asked to end. ping #{running}" in text
+    assert "2 jobs cancelled" not in text
+    assert sorted(logged()) == sorted([(str(failed), "cancelled"), (str(running), "asked to end")])
+    ended = "state = 'cancelled', reason = 'cancelled', finished_at = now(), leased_by = NULL"
+    change(f"UPDATE salon_jobs_job SET {ended} WHERE id = %s", running)
+    assert "Outcome: cancelled by boss" in as_text(html_of(client, f"job/{running}/change/"))
+
+
 def test_discard_is_logged_and_spares_running(client: Client) -> None:
     failed, running = add(state="failed"), add(state="running")
     text = act(client, "discard", [failed, running], confirmed="1")

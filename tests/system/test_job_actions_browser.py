@@ -97,8 +97,8 @@ def test_jobs_are_cancelled_discarded_and_changed(page: Page, site: str, jobs: d
     _select(page, site, [jobs["waiting"], jobs["running"]], "cancel")
     expect(page.locator("#content")).to_contain_text("2 jobs selected")
     text = _confirm(page)
-    assert "2 jobs cancelled." in text
-    assert "1 of them: still running; its worker was asked to end it." in text
+    assert "1 job cancelled." in text
+    assert "1 job asked to end." in text
 
     _select(page, site, [jobs["running"], jobs["failed"]], "discard")
     expect(page.locator("#content")).to_contain_text("2 jobs selected")
@@ -111,7 +111,7 @@ def test_jobs_are_cancelled_discarded_and_changed(page: Page, site: str, jobs: d
     assert set(_logged()) == {
         (jobs["waiting"], "given priority 3"),
         (jobs["waiting"], "cancelled"),
-        (jobs["running"], "cancelled"),
+        (jobs["running"], "asked to end"),
         (jobs["failed"], "discarded"),
     }
 
@@ -129,7 +129,7 @@ def test_actions_on_the_page_of_a_job(page: Page, site: str, jobs: dict[str, int
     page.fill("#id_at", "2030-05-06T03:00")
     assert "1 job queued again for 2030-05-06 03:00" in _confirm(page)
     _press(page, site, jobs["running"], "cancel")
-    assert "1 of them: still running; its worker was asked to end it." in _confirm(page)
+    assert "1 job asked to end." in _confirm(page)
     _press(page, site, jobs["waiting"], "discard")
     page.click("text=Back")
     assert (row := job_row(jobs["waiting"])) is not None
