@@ -30,7 +30,7 @@ from django.utils.translation import get_language, get_language_bidi, gettext
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.cells import ALL, SHOW
-from salon_jobs.admin.reader import OPERATORS_ONLY, View, may, sees_all_stores
+from salon_jobs.admin.reader import View, own_store, refusal, sees_all_stores
 from salon_jobs.admin.reader import as_reader as as_reader  # noqa: PLC0414 - documented here
 from salon_jobs.admin.reader import reader as reader  # noqa: PLC0414
 from salon_jobs.conf import settings as conf
@@ -155,6 +155,8 @@ class ReaderAdmin(ModelAdmin):
     list_class: ClassVar[type[ChangeList]] = ChangeList
     # Lookups with which other pages link to the list, in addition to those of the filters.
     linked_by: ClassVar[tuple[str, ...]] = ()
+    # The permissions for Django's own forms, if the page has them.
+    edited_by: ClassVar[tuple[str, ...]] = ("add", "change", "delete")
 
     class Media:
         css: ClassVar = {"all": ["salon_jobs/pages.css"]}
@@ -222,6 +224,9 @@ class ReaderAdmin(ModelAdmin):
         """Show that the row does not exist, instead of redirecting to the index as Django does."""
         name = {"row": f"{capfirst(self.opts.verbose_name)} {unquote(object_id)}"}
         text = gettext("%(row)s does not exist, or has been deleted.")
+        if store := own_store(request):
+            name["store"] = store
+            text = gettext("%(row)s does not exist, or has been deleted, or is not one of %(store)s.")
         return self.gone(request, gettext("%(row)s does not exist") % name, text % name)
 
     def gone(self, request: HttpRequest, title: str, text: str, **more: Any) -> TemplateResponse:
@@ -299,11 +304,12 @@ class ReaderAdmin(ModelAdmin):
         return self._is_for(request) and super().has_view_permission(request, obj)
 
     def reason_to_refuse(self, request: HttpRequest) -> str:
-        """Return why the user may not open a page."""
-        view = f"{self.opts.app_label}.view_{self.opts.model_name}"
-        if not may(request, view):
-            return gettext("it needs the permission %(permission)s") % {"permission": view}
-        return gettext("your permissions do not include it") if self._is_for(request) else str(OPERATORS_ONLY)
+        """Return why the user may not open a page or send its form, naming the permissions that the user lacks."""
+        page = str(request.resolver_match and request.resolver_match.url_name).rpartition("_")[2]
+        verb = "change" if page == "change" and request.method == "POST" else page
+        needed = f"{self.opts.app_label}.{verb if verb in self.edited_by else 'view'}_{self.opts.model_name}"
+        refused = refusal(request, needed, of_all_stores=not self.has_rows_of_stores)
+        return refused or gettext("no permission allows this here")
 
     def _is_for(self, request: HttpRequest) -> bool:
         return self.has_rows_of_stores or sees_all_stores(request)
@@ -349,6 +355,7 @@ class ReadOnlyAdmin(ReaderAdmin):
     """Admin of rows that only actions change."""
 
     change_form_template = "admin/salon_jobs/row.html"
+    edited_by = ()
     # Counting millions of rows, for a heading or for each choice of a filter, takes longer than the page.
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER

@@ -203,21 +203,26 @@ class EndedFilter(EnqueuedFilter):
         return queryset.filter(state__in=_ENDED, finished_at__gte=at)
 
 
-class ErrorClassFilter(NameFilter):
-    """Filter by the error class of failed jobs, offering up to 50.
+def classes_of_failures(request: HttpRequest) -> Iterable[str]:
+    """Return up to 50 error classes of failed jobs.
 
-    A limited user is offered those of the grouped errors: the index by class holds every store's failed jobs, and a
-    store may have none among a million.
+    For a limited user those of the grouped errors: the index by class holds every store's failed jobs, and a store may
+    have none among a million.
     """
+    using = reader(request)
+    if sees_all_stores(request):
+        return error_classes(using=using)
+    return {kind.error_class for kind in failure_kinds(using=using)}
+
+
+class ErrorClassFilter(NameFilter):
+    """Filter by the error class of failed jobs, offering up to 50."""
 
     title = _("error")
     parameter_name = "error_class"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
-        using = reader(request)
-        if sees_all_stores(request):
-            return error_classes(using=using)
-        return {kind.error_class for kind in failure_kinds(using=using)}
+        return classes_of_failures(request)
 
     def label(self, request: HttpRequest, name: str) -> str:
         """Return the class, with line breaks allowed at the dots of its name."""

@@ -21,6 +21,7 @@ from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext, gettext_noop
 from django.utils.translation import gettext_lazy as _
 
+from salon_jobs.access.store_names import stores_called
 from salon_jobs.admin import filters
 from salon_jobs.admin.actions import ActionAdmin
 from salon_jobs.admin.base import MOST, OrderedList, explained, gone, id_or_other
@@ -40,15 +41,16 @@ from salon_jobs.admin.cells import (
 from salon_jobs.admin.flow_picture import picture
 from salon_jobs.admin.job_actions import JOB_ACTIONS
 from salon_jobs.admin.overview import overview, trend
-from salon_jobs.admin.reader import as_reader, may, reader, sees_all_stores
+from salon_jobs.admin.reader import as_reader, may, operators_only, own_store, reader, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable
+from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import LATEST, counted, error_name
 from salon_jobs.dashboard.jobs import BY_OPERATORS, JobRow, Origin, errors_of, job_page, job_rows, seconds_between
 from salon_jobs.dashboard.tasks import declared_tasks
-from salon_jobs.jobs import search
+from salon_jobs.jobs import registry, search
 from salon_jobs.jobs.flow_summary import FlowSummary, Stage
 from salon_jobs.jobs.ordered import PlaceInOrder
 from salon_jobs.jobs.waiting import HELD_BY
@@ -61,6 +63,8 @@ _SUMMARY = 200
 _ARGUMENTS = 120
 _FINGERPRINT = re.compile(r"-?[0-9]{1,19}")
 _NUMBER = re.compile(r"#([0-9]{1,19})")
+# The number of a job as people type it in the search.
+_TYPED = re.compile(r"#?([0-9]{1,18})")
 _TRACE_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
@@ -216,13 +220,13 @@ class JobAdmin(ActionAdmin):
     @property
     def search_help_text(self) -> str:  # type: ignore[override]
         said = gettext(
-            "The full number or key of a job; or, of the newest %(newest)s jobs, argument=value or part of a payload"
-            " (of up to %(kilobytes)s KB) or of an error"
+            "The full number or key of a job, a task, or a class of errors; or, of the newest %(newest)s jobs,"
+            " argument=value or part of a payload (of up to %(kilobytes)s KB) or of an error"
         )
         if conf.store_model:
             said = gettext(
-                "The full number or key of a job, or the ID of a store; or, of the newest %(newest)s jobs,"
-                " argument=value or part of a payload (of up to %(kilobytes)s KB) or of an error"
+                "The full number or key of a job, a task, a class of errors, or a store; or, of the newest %(newest)s"
+                " jobs, argument=value or part of a payload (of up to %(kilobytes)s KB) or of an error"
             )
         return said % {"newest": f"{search.SEARCHED:,}", "kilobytes": f"{search.LARGEST_READ // 1024:,}"}
 
@@ -255,15 +259,36 @@ class JobAdmin(ActionAdmin):
         return is_whole and sees_all_stores(request) and request.GET.get("state__exact") in _ENDED
 
     def matches(self, request: HttpRequest, term: str) -> Q:
-        """Match the number, store or key, whichever is possible, each by an index; else texts of the newest jobs."""
-        using, whole = reader(request), search.with_key(term) | id_or_other(term, "store_id", store_key().parse)
-        if Job.objects.using(using).filter(whole).exists():
+        """Match the number, store or key, a task, class of errors or name of a store, whichever is the first possible.
+
+        Each by an index; else texts of the newest jobs.
+        """
+        using = reader(request)
+        whole = search.with_key(term) | id_or_other(term.removeprefix("#"), "store_id", store_key().parse)
+        if term.startswith("#") or Job.objects.using(using).filter(whole).exists():
             return whole
+        if (named := self._named(request, term)) is not None:
+            return named
         found = search.ids_with_text(term, using=using)
         if not found.ended:
             said = gettext("The search through the newest jobs was given up after %(time)s, and there may be others.")
             messages.warning(request, said % {"time": duration(search.LONGEST_SEARCH.total_seconds())})
         return Q(pk__in=found.ids)
+
+    def _named(self, request: HttpRequest, term: str) -> Q | None:
+        """Return the jobs with this name: of a declared task, that failed with a class of errors, or of a store."""
+        if term in registry.task_names():
+            return search.in_every_state(Q(task=term))
+        classes = filters.classes_of_failures(request)
+        if named := [each for each in classes if term in (each, error_name(each), each.rpartition(".")[2])]:
+            return Q(state=JobState.FAILED, error_class__in=named)
+        try:
+            stores = {} if own_store(request) else stores_called(term)
+        except ConfigurationError as error:
+            messages.warning(request, f"{capfirst(str(error))}.")
+            return None
+        named = [store for store, name in stores.items() if name.casefold() == term.casefold()]
+        return Q(store_id__in=named) if named else None
 
     def get_urls(self) -> list[URLPattern]:
         """Return the pages, including those of grouped errors, of the tasks and of a task or a queue."""
@@ -303,15 +328,19 @@ class JobAdmin(ActionAdmin):
         kind = next((each for each in ("task", "queue") if request.GET.get(each)), None)
         if kind is None:
             raise DisallowedModelAdminLookup(gettext("give a task or a queue"))
-        if not self.has_view_permission(request) or not sees_all_stores(request):
-            raise PermissionDenied
+        self._refuse_limited(request)
         name = storable(request.GET[kind])
         return self.page(request, "overview", capfirst(scope_words(kind, name)), **overview(request, kind, name))
 
+    def _refuse_limited(self, request: HttpRequest) -> None:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        if not sees_all_stores(request):
+            raise PermissionDenied(operators_only())
+
     def tasks(self, request: HttpRequest) -> TemplateResponse:
         """Show the declared tasks. Raises PermissionDenied for staff of one store: code belongs to none."""
-        if not self.has_view_permission(request) or not sees_all_stores(request):
-            raise PermissionDenied
+        self._refuse_limited(request)
         return self.page(request, "tasks", gettext("Tasks"), tasks=declared_tasks())
 
     def failures(self, request: HttpRequest) -> TemplateResponse:
@@ -340,7 +369,14 @@ class JobAdmin(ActionAdmin):
         hint = self.empty_hint if seeks_deleted else ""
         context = {**(extra_context or {}), "states": self._states(request), "hint": hint}
         context["shows_tasks"] = sees_all_stores(request)
-        return super().changelist_view(request, context)
+        answer = super().changelist_view(request, context)
+        typed = _TYPED.fullmatch(request.GET.get("q", "").strip())
+        shown: Any = getattr(answer, "context_data", None) or {}
+        is_sought = typed is not None and "cl" in shown and not shown["cl"].result_count
+        if typed is None or not is_sought or Job.objects.using(reader(request)).filter(pk=int(typed[1])).exists():
+            return answer
+        # Its page says why it is gone, or shows the result that is kept.
+        return HttpResponseRedirect(self.address_of(Job, typed[1]))
 
     def _states(self, request: HttpRequest) -> list[tuple[str, str]]:
         """Return each state with its number of jobs, up to 10,000; without it in a filtered list, or one of a store.
@@ -360,17 +396,17 @@ class JobAdmin(ActionAdmin):
         if may_exist and JobResult.objects.using(reader(request)).filter(pk=int(object_id)).exists():
             return HttpResponseRedirect(self.address_of(JobResult, object_id))
         name = gettext("Job %(id)s") % {"id": object_id} if object_id.isdecimal() else gettext("That job")
-        said = gettext("%(job)s does not exist, or has ended and been deleted.")
+        said = {"job": name, "store": own_store(request)}
+        told = gettext("%(job)s does not exist, or has ended and been deleted.") % said
+        if said["store"]:
+            told = gettext("%(job)s does not exist, or has ended and been deleted, or is not one of %(store)s.") % said
         if not conf.keep_succeeded:
-            said = gettext(
-                "%(job)s does not exist, or has ended and been deleted:"
-                " succeeded jobs are deleted at once (RETAIN_SUCCEEDED keeps them)."
-            )
+            told = f"{told} {gettext('Succeeded jobs are deleted at once (RETAIN_SUCCEEDED keeps them).')}"
         pruned = (("failed", conf.retain_failed), ("cancelled", conf.retain_cancelled))
         return self.gone(
             request,
             gettext("%(job)s is gone") % {"job": name},
-            said % {"job": name},
+            told,
             pruned=[(gettext(state), duration(age.total_seconds())) for state, age in pruned if age is not None],
             log=self.log_of(object_id) if sees_all_stores(request) else (),
         )
@@ -439,6 +475,7 @@ class JobAdmin(ActionAdmin):
     def outcome(self, job: Any) -> str:
         """Show the recorded reason of the end, in words; if it was ended in the admin, by whom."""
         if job.known.outcome and (done := BY_OPERATORS.get(job.reason)):
+            asked = JOB_ACTIONS["cancel"].verb.asked if done == "cancelled" else done
             for _, user, what in self.log_of(job.pk):
                 if what in (done, asked):
                     ended = {"done": gettext(done), "user": user, "at": instant(job.finished_at)}
@@ -471,7 +508,6 @@ class JobAdmin(ActionAdmin):
     @admin.display(description=_("runs in"))
     def process(self, job: Any) -> SafeString | str:
         """Link to the worker that holds the job."""
-            asked = JOB_ACTIONS["cancel"].verb.asked if done == "cancelled" else done
         return self.link_to_process(job.leased_by, using=job._state.db)
 
     @admin.display(description=_("task"))

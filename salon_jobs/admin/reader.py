@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import wraps
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
@@ -13,17 +13,17 @@ from django.db import connections
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, ngettext
 
 from salon_jobs.access.roles import FEW_ROWS
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.schema import REQUEST_STORES
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.records import StoreId
+from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.choice import ALL_STORES, CHOICE, choose_store
 from salon_jobs.tenancy.context import tenant_context
-from salon_jobs.tenancy.names import store_words
+from salon_jobs.tenancy.names import store_name, store_words
 from salon_jobs.tenancy.resolvers import make_resolver
 
 View = Callable[..., HttpResponseBase]
@@ -40,6 +40,12 @@ def sees_all_stores(request: HttpRequest) -> bool:
     """Return whether the signed-in user works as the operator; other users are limited to one store at a time."""
     user: Any = request.user
     return conf.store_model is None or bool(user.has_perm(ALL_STORES))
+
+
+def own_store(request: HttpRequest) -> str:
+    """Return the name of the store to which the user of this page is limited; "" for an operator."""
+    store = None if sees_all_stores(request) else current_store_id()
+    return "" if store is None else store_name(store)
 
 
 def reader(request: HttpRequest) -> str:
@@ -97,8 +103,22 @@ def store_of_staff(request: HttpRequest) -> StoreId | None:
     return store
 
 
-OPERATORS_ONLY: Final = _("it needs operator access, which staff limited to one store do not have")
+def refusal(request: HttpRequest, *permissions: str, of_all_stores: bool = False) -> str:
+    """Return which of these permissions the user lacks, and the one for all stores if it is needed; "" if none."""
+    missing = [each for each in permissions if not may(request, each)]
+    if of_all_stores and not sees_all_stores(request):
+        if not missing:
+            return operators_only()
+        missing.append(ALL_STORES)
+    said = ngettext("it needs the permission %(names)s", "it needs the permissions %(names)s", len(missing))
+    return said % {"names": gettext(" and ").join(missing)} if missing else ""
+
+
+def operators_only() -> str:
+    """Return why staff limited to one store are refused."""
+    said = gettext("it needs operator access (%(permission)s), which staff limited to one store do not have")
+    return said % {"permission": ALL_STORES}
 
 
 def _refuse(*_: Any) -> NoReturn:
-    raise PermissionDenied(OPERATORS_ONLY)
+    raise PermissionDenied(operators_only())

@@ -22,7 +22,7 @@ from salon_jobs.admin.base import address_of_list
 from salon_jobs.admin.cells import badge, below, lines_of, next_tick, payload_of, time_of
 from salon_jobs.admin.job_actions import ActionOnOne, ArgumentsForm, signature_of
 from salon_jobs.admin.process import RunNow
-from salon_jobs.admin.reader import reader, sees_all_stores
+from salon_jobs.admin.reader import reader, refusal, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import CronInvalid, SalonJobsError
@@ -198,7 +198,7 @@ class ScheduleAdmin(ActionAdmin):
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> Any:
         """Ask for a schedule, and add it."""
         if not self.has_add_permission(request):
-            raise PermissionDenied("it needs the permissions salon_jobs.add_schedule and salon_jobs.view_schedule")
+            raise PermissionDenied(refusal(request, "salon_jobs.view_schedule", "salon_jobs.add_schedule"))
         answer = _ADD(self, request, self.get_queryset(request).none())
         return answer or HttpResponseRedirect(address_of_list(Schedule, self.admin_site))
 

@@ -7,14 +7,12 @@ from typing import Any, Final
 
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
-from django.db.models import Q
 from django.http import HttpRequest
 
-from salon_jobs.access.constraints import StoreIsolation
+from salon_jobs.access.store_names import stores_with_name
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key, store_model
 from salon_jobs.core.records import StoreId
-from salon_jobs.tenancy.active import expect_no_rows
 from salon_jobs.tenancy.choice import ALL_STORES
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.names import store_name
@@ -86,7 +84,7 @@ def find_stores(request: HttpRequest, text: str) -> dict[StoreId, str]:
     """
     user: Any = request.user
     if user.has_perm(ALL_STORES):
-        found = _with_name(text)
+        found = stores_with_name(text, most=_MOST)
     else:
         names = {store: store_name(store) for store in _memberships(request)}
         found = {store: name for store, name in names.items() if text.casefold() in name.casefold()}
@@ -109,21 +107,6 @@ def last_used(request: HttpRequest) -> dict[StoreId, str]:
             used.setdefault(store, name)
     still = (store for store in used if may_choose(request, store) and exists(store))
     return {store: used[store] for store in islice(still, 5)}
-
-
-def _with_name(text: str) -> dict[StoreId, str]:
-    model: Any = store_model()
-    names = next((each.names for each in model._meta.constraints if isinstance(each, StoreIsolation)), ())
-    if not names:
-        return {}
-    contain = Q()
-    for name in names:
-        contain |= Q(**{f"{name}__icontains": text})
-    # With one database user it owns the table, and owners see all stores.
-    with expect_no_rows():
-        rows = model._default_manager.using(conf.reader_database).filter(contain).order_by(*names)
-        found = list(rows.values_list("pk", *names)[:_MOST])
-    return {store: " ".join(str(value) for value in values if value) for store, *values in found}
 
 
 def _memberships(request: HttpRequest) -> tuple[StoreId, ...]:

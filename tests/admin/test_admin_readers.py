@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 from django.contrib import admin
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.http import HttpRequest
@@ -23,6 +23,7 @@ from django.test.utils import CaptureQueriesContext
 from salon_jobs.admin.base import as_reader, reader
 from salon_jobs.models import Job
 from tests.admin.pages import ADMIN, Rows, form, hidden_fields, html_of, listed, logged, staff
+from tests.management.operator import insert
 from tests.settings import MIDDLEWARE, SALON_JOBS
 from tests.support import change, moved_to, new_store_id, seen
 
@@ -113,7 +114,7 @@ def test_filters_never_reach_other_stores(two: tuple[Rows, Rows]) -> None:
     for query in (
         f"?store={other.store}",
         f"?q={other.store}",
-        f"?q={other.job}",
+        "?q=Salon 1",
         "?q=key-of-1",
         f"?state__exact=failed&store={other.store}",
         "?task=test-store",
@@ -121,6 +122,50 @@ def test_filters_never_reach_other_stores(two: tuple[Rows, Rows]) -> None:
         "?_facets=1",
     ):
         assert other.job not in listed(client, "job", query), query
+
+
+def test_missing_job_may_be_of_other_store(two: tuple[Rows, Rows]) -> None:
+    """Staff of a store are told so, in the same words as of a job that never was; so is a search for its number."""
+    own, other = two
+    client = staff(own.store, may=("view_job", "view_message"))
+    for number in (other.job, 987654321):
+        for page in (f"job/{number}/change/", f"job/?q={number}", f"job/?q=%23{number}"):
+            said = f"Job {number} does not exist, or has ended and been deleted, or is not one of Salon 0."
+            assert said in html_of(client, page, 404), page
+    gone = f"Message {other.message} does not exist, or has been deleted, or is not one of Salon 0."
+    assert gone in html_of(client, f"message/{other.message}/change/", 404)
+
+
+@pytest.mark.parametrize(
+    ("page", "may", "lacks"),
+    [
+        ("job/failures/", ("view_limit",), "the permission salon_jobs.view_job"),
+        ("job/overview/?task=x", ("view_limit",), "the permission salon_jobs.view_job"),
+        ("job/tasks/", ("view_job",), "operator access (salon_jobs.view_all_stores), which staff limited to one store"),
+        ("limit/", (), "the permissions salon_jobs.view_limit and salon_jobs.view_all_stores"),
+        ("limit/add/", ("view_all_stores",), "the permission salon_jobs.add_limit"),
+        ("limit/1/delete/", ("view_all_stores", "view_limit"), "the permission salon_jobs.delete_limit"),
+        ("schedule/add/", (), "the permissions salon_jobs.view_schedule and salon_jobs.add_schedule"),
+        ("schedule/add/", ("view_schedule",), "the permission salon_jobs.add_schedule"),
+        ("dashboard/", ("view_job",), "the permission salon_jobs.view_dashboard"),
+        ("message/", ("view_job",), "the permission salon_jobs.view_message"),
+    ],
+)
+def test_refusal_names_missing_permission(two: tuple[Rows, Rows], page: str, may: tuple[str, ...], lacks: str) -> None:
+    insert("limit", id=1, kind="queue", name="mail")
+    client = staff(two[0].store)
+    user = User.objects.get()
+    user.user_permissions.set(Permission.objects.filter(codename__in=may))
+    assert f"You cannot open this page: it needs {lacks}" in html_of(client, page, 403)
+
+
+def test_refused_form_names_missing_permission(two: tuple[Rows, Rows]) -> None:
+    insert("limit", id=1, kind="queue", name="mail")
+    client = staff(may=("view_limit", "view_all_stores"))
+    refused = client.post(f"{ADMIN}limit/1/change/", {"paused": "on"})
+    assert refused.status_code == 403
+    assert "it needs the permission salon_jobs.change_limit." in refused.content.decode()
+    assert "no permission allows this here." in html_of(client, "job/add/", 403)
 
 
 def test_unoffered_filter_is_refused(operator: Client, two: tuple[Rows, Rows]) -> None:

@@ -504,7 +504,7 @@ def test_page_of_deleted_job_says_why(client: Client) -> None:
     act(client, "retry", [job_id], confirmed="1")
     change("DELETE FROM salon_jobs_job")
     text = as_text(html_of(client, f"job/{job_id}/change/", 404))
-    assert f"Job {job_id} does not exist, or has ended and been deleted: succeeded jobs are deleted at once" in text
+    assert f"Job {job_id} does not exist, or has ended and been deleted. Succeeded jobs are deleted at once" in text
     assert "Failed jobs are kept for 90 d." in text
     assert "Cancelled jobs are kept for 7 d." in text
     assert re.search(r"What was done to it here\s+(now|[\d.]+ m?s ago) by boss: retried", text)

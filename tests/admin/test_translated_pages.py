@@ -43,7 +43,7 @@ _DATA = re.compile(
 # What stays in English: codes, messages of errors, and names of programs, settings and kinds of processes.
 _NAMES = re.compile(
     r"\S*\(\*?[a-z_]+: .*\)$|\b(p50|p95|EAGER|JSON|ID|UUID|pid|worker|scheduler|default|ping)\b"
-    r"|attempts_exhausted|process_died"
+    r"|attempts_exhausted|process_died|salon_jobs\.\w+"
     r"|store_id must be a UUID, not .*"
     r"|cron line '' has 1 fields; write five: .*|no cron entry .*|(?<=ｆｉｅｌｄ) shown|python manage\.py \w+"
 )
