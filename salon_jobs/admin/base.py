@@ -95,6 +95,9 @@ if TYPE_CHECKING:
 else:
     Paginator = paginator.Paginator  # generic only for type checkers
 
+# Class of the sections that stand beside the others on a row's page, where it is wide enough.
+ASIDE: Final = "salon-jobs-aside"
+
 # The most rows to count for a list or a state.
 MOST: Final = 10_000
 
@@ -355,6 +358,7 @@ class ReadOnlyAdmin(ReaderAdmin):
     """Admin of rows that only actions change."""
 
     change_form_template = "admin/salon_jobs/row.html"
+    aside: ClassVar[str] = ASIDE
     edited_by = ()
     # Counting millions of rows, for a heading or for each choice of a filter, takes longer than the page.
     show_full_result_count = False

@@ -18,13 +18,13 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator, capfirst
-from django.utils.translation import gettext, gettext_noop
+from django.utils.translation import gettext, gettext_noop, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.access.store_names import stores_called
 from salon_jobs.admin import filters
 from salon_jobs.admin.actions import ActionAdmin
-from salon_jobs.admin.base import MOST, OrderedList, explained, gone, id_or_other
+from salon_jobs.admin.base import ASIDE, MOST, OrderedList, explained, gone, id_or_other
 from salon_jobs.admin.cells import (
     as_json,
     badge,
@@ -59,6 +59,8 @@ from salon_jobs.tenancy.names import store_name, store_names
 from salon_jobs.words import ago, duration, exact, instant, relative_time, scope_words
 
 _SHOWN = 50
+# Lines of a traceback that are not folded.
+_LAST_LINES = 12
 _SUMMARY = 200
 _ARGUMENTS = 120
 _FINGERPRINT = re.compile(r"-?[0-9]{1,19}")
@@ -101,7 +103,7 @@ def format_attempts(known: JobRow, errors: Sequence[JobError]) -> SafeString | s
         blocks.append(
             format_html(
                 '<details{} class="salon-jobs-error"><summary>{} · <strong>{}</strong>{}{}<small>{}</small>'
-                '</summary><p>{}</p><pre class="salon-jobs-text">{}</pre>{}</details>',
+                "</summary><p>{}</p>{}{}</details>",
                 SafeString("" if number else " open"),
                 gettext("death") if error.is_death else _attempt(error.attempt),
                 error_name(error.error_class),
@@ -109,11 +111,27 @@ def format_attempts(known: JobRow, errors: Sequence[JobError]) -> SafeString | s
                 f": {summary}" if summary else "",
                 " · ".join(filter(None, facts)),
                 "" if summary == error.message else error.message,
-                error.traceback or gettext("no traceback: the process died"),
+                _frames(error.traceback or gettext("no traceback: the process died")),
                 format_html("<p>{}</p>{}", gettext("It logged:"), text(error.log)) if error.log else "",
             )
         )
     return format_html('<div class="salon-jobs-attempts">{}</div>', SafeString("".join(blocks))) if blocks else "-"
+
+
+def _frames(traceback: str) -> SafeString:
+    """Format a traceback by its last lines, those of the error and the frames next to it; the others are folded."""
+    lines = traceback.split("\n")
+    last = max(0, len(lines) - _LAST_LINES)
+    frames = (place for place in range(last, len(lines)) if lines[place].startswith("  File "))
+    first = next(frames, last) if last else 0
+    shown = format_html('<pre class="salon-jobs-text">{}</pre>', "\n".join(lines[first:]))
+    if not first:
+        return shown
+    said = ngettext("%(count)s earlier line", "%(count)s earlier lines", first) % {"count": f"{first:,}"}
+    before = "\n".join(lines[:first])
+    return format_html(
+        '<details><summary>{}</summary><pre class="salon-jobs-text">{}</pre></details>{}', said, before, shown
+    )
 
 
 def _attempt(number: int) -> str:
@@ -192,12 +210,13 @@ class JobAdmin(ActionAdmin):
     actions = tuple(JOB_ACTIONS.values())
     fieldsets = (
         (_("State"), {"fields": ("status", "waiting", "how_far", "failure", "outcome", "attempt_count", "process")}),
-        (_("Task"), {"fields": ("task_link", "queue_link", "store_link", "origin", "then", "flow", "order")}),
-        (_("Payload and attempts"), {"fields": ("shown_payload", "steps", "errors", "logged", "retries_ahead")}),
-        (_("Times"), {"fields": (*_TIMES, "asked_to_end", "expires", "of_tick")}),
+        (_("Attempts"), {"fields": ("errors", "logged", "steps", "retries_ahead", "flow", "order")}),
+        (_("Payload"), {"fields": ("shown_payload",), "classes": (ASIDE,)}),
+        (_("Task"), {"fields": ("task_link", "queue_link", "store_link", "origin", "then"), "classes": (ASIDE,)}),
+        (_("Times"), {"fields": (*_TIMES, "asked_to_end", "expires", "of_tick"), "classes": (ASIDE,)}),
         (
             _("Details"),
-            {"fields": ("priority", "of_job_key", "of_concurrency_key", "trace_link"), "classes": ("collapse",)},
+            {"fields": ("priority", "of_job_key", "of_concurrency_key", "trace_link"), "classes": ("collapse", ASIDE)},
         ),
     )
     help_texts: ClassVar = {"of_concurrency_key": _("Jobs of a task with the same key share a limit")}

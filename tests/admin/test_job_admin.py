@@ -499,6 +499,21 @@ def test_action_returns_to_job_page(client: Client) -> None:
     assert 'value="cancel"' not in client.get(page).content.decode(), "a cancelled job offers its retry"
 
 
+def test_traceback_shows_its_last_frames(client: Client) -> None:
+    """The others are folded, and a section beside the attempts has the arguments."""
+    frames = "".join(f'  File "shop/step.py", line {line}, in step\n    return step()\n' for line in range(30))
+    job = add(state="failed", payload='{"account": 12}')
+    for attempt, given in ((1, "shop.Declined: short"), (2, f"Traceback:\n{frames}shop.Declined: long\nand more")):
+        insert("job_error", job_id=job, attempt=attempt, error_class="shop.Declined", traceback=given)
+    page = html_of(client, f"job/{job}/change/")
+    folded, shown = re.findall("<pre[^>]*>(.*?)</pre>", page, re.DOTALL)[:2]
+    assert "<summary>51 earlier lines</summary>" in page
+    assert unescape(f"{folded}\n{shown}") == f"Traceback:\n{frames}shop.Declined: long\nand more"
+    assert unescape(shown).startswith('  File "shop/step.py", line 25, in step\n')
+    assert page.count("earlier line") == 1
+    assert page.index("field-errors") < page.index("salon-jobs-aside") < page.index("field-shown_payload")
+
+
 def test_page_of_deleted_job_says_why(client: Client) -> None:
     job_id = add(state="failed")
     act(client, "retry", [job_id], confirmed="1")

@@ -146,6 +146,37 @@ def test_page_of_a_job_shows_everything(page: Page, site: str, jobs: list[int]) 
     expect(page.locator(".field-progress")).to_contain_text("1 failed")
 
 
+def test_failed_job_is_seen_without_scrolling(page: Page, site: str, jobs: list[int]) -> None:
+    """At 1366 × 768 its error, the last frames, the arguments and the buttons; on a phone in one column."""
+    frames = "".join(f'  File "shop/step.py", line {line}, in step_{line}\n    return step()\n' for line in range(30))
+    trace = f"Traceback (most recent call last):\n{frames}shop.CardDeclined: too poor"
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message, traceback)"
+        " VALUES (%s, 1, 'shop.CardDeclined', 'too poor', %s)",
+        jobs[0],
+        trace,
+    )
+    page.set_viewport_size({"width": 1366, "height": 768})
+    page.goto(f"{site}salon_jobs/job/{jobs[0]}/change/")
+    newest = page.locator(".field-errors details").first.locator("> pre")
+    expect(newest).to_contain_text("in step_29")
+    expect(newest).not_to_contain_text("in step_0\n")
+
+    def ends(*parts: str) -> list[float]:
+        boxes = [page.locator(part).last.bounding_box() for part in parts]
+        return [box["y"] + box["height"] for box in boxes if box is not None]
+
+    shown = ends(".salon-jobs-actions button", ".field-failure", ".field-shown_payload")
+    frames_end = newest.bounding_box()
+    assert frames_end is not None
+    assert len(shown) == 3
+    assert max(*shown, frames_end["y"] + frames_end["height"]) <= 768, (shown, frames_end)
+    page.set_viewport_size({"width": 390, "height": 844})
+    [attempts, payload] = ends(".field-errors", ".field-shown_payload")
+    assert payload > attempts
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
 def test_live_pages_wait_while_somebody_works(page: Page, site: str, jobs: list[int]) -> None:
     *_, waits, system = jobs
     complaints: list[str] = []
