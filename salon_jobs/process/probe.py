@@ -29,7 +29,7 @@ class Probe(Generic[T]):
     thread and connection for each probe. An attempt can take longer than its callers wait, as when the first of two
     hosts does not answer and libpq waits for it until ``connect_timeout``: its answer is kept for callers within
     ``kept_s``. An answer in time is not kept: if the next does not come, something has changed. ``afterwards``
-    is called in the same thread, on the same connection, once the callers have their answer.
+    is called in the same thread, on the same connection, once the callers have their answer, unless it still runs.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Probe(Generic[T]):
         self._patience_s = patience_s
         self._kept_s = kept_s
         self._afterwards = afterwards
-        self._lock = threading.Lock()
+        self._lock, self._after = threading.Lock(), threading.Lock()
         self._asked = self._answered = float("-inf")
         self._attempt: Future[T] | None = None
         self._late: Future[T] | None = None
@@ -83,7 +83,11 @@ class Probe(Generic[T]):
             self._late = attempt if self._answered - asked > self._patience_s else None
             set_answer()
         try:
-            if self._afterwards is not None and attempt.exception() is None:
-                self._afterwards()
+            # It may hang while the probe does not, as where a table is locked: in one thread, on one connection.
+            if self._afterwards is not None and attempt.exception() is None and self._after.acquire(blocking=False):
+                try:
+                    self._afterwards()
+                finally:
+                    self._after.release()
         finally:
             connections.close_all()

@@ -87,3 +87,27 @@ def test_timely_answer_is_not_reused() -> None:
     with pytest.raises(NotReady):
         probe.answer()
     gate.set()
+
+
+def test_what_follows_answer_runs_once_at_a_time() -> None:
+    """While it hangs, later probes answer, and none of them begins it again."""
+    begun: list[int] = []
+    going_on = threading.Event()
+
+    def hang() -> None:
+        begun.append(1)
+        assert going_on.wait(LIMIT_S)
+
+    probe = Probe(lambda: 1, afterwards=hang)
+    assert [probe.answer() for _ in range(3)] == [1, 1, 1]
+    eventually(probes, 1)
+    assert begun == [1]
+    going_on.set()
+    eventually(probes, 0)
+    assert probe.answer() == 1
+    eventually(lambda: len(begun), 2)
+
+
+def probes() -> int:
+    """Return how many threads of probes there are."""
+    return sum(thread.name == "salon-jobs-probe" for thread in threading.enumerate())
