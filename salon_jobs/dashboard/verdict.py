@@ -326,7 +326,7 @@ def _schedulers(facts: Facts) -> Iterator[Problem]:
     schedules = facts.schedules
     missed = [each.next_at for each in late if each.next_at is not None]
     if not facts.alive("scheduler"):
-        active = [each for each in facts.cron if each.next_at is not None]
+        active = [each for each in facts.cron if each.next_at is not None and not each.paused]
         if active or schedules.exist:
             yield Problem(
                 kind="no-scheduler",
@@ -463,12 +463,14 @@ def _failed_jobs(failed: int, kinds: list[FailureKind]) -> Problem:
     if largest is not None:
         said = gettext("%(count)s × %(error)s in %(task)s")
         group = {"count": counted(largest.jobs, COUNTED_FAILURES + 1), "task": largest.task}
-        others = failed - largest.jobs
+        exact = failed < relays.COUNTED and largest.jobs <= COUNTED_FAILURES
+        others = failed - largest.jobs if exact else len(kinds) - 1
         error, message = error_name(largest.error_class), largest.message.split("\n")[0][:80]
         public, text = (f"{text}: {said % {**group, 'error': each}}" for each in (error, f"{error} {message}".rstrip()))
         since = largest.first_at
         if others > 0:
             more = ngettext(", and %(count)s other", ", and %(count)s others", others) % {"count": f"{others:,}"}
+            more = more if exact else gettext(", and others")
             text, public = text + more, public + more
             since = None if since is None else min(each.first_at for each in kinds if each.first_at is not None)
         else:

@@ -19,6 +19,7 @@ from django.utils import timezone
 from salon_jobs.core.records import StoreId
 from salon_jobs.dashboard import verdict
 from salon_jobs.management.service import sentences
+from salon_jobs.schedules.entries import cron_entries
 from tests.admin.pages import html_of, text_of
 from tests.management.operator import add, insert, minute, run
 from tests.settings import url_for
@@ -84,6 +85,15 @@ def test_no_scheduler(operator: Client) -> None:
     assert only_problem(operator, "no-scheduler")["since"] is not None
     insert("process", id=3, kind="scheduler", hostname="vm", pid=3, heartbeat_at=NOW() - timedelta(hours=1))
     assert [each["kind"] for each in status()] == ["silent", "no-scheduler"]
+
+
+@pytest.mark.usefixtures("healthy")
+def test_no_scheduler_for_paused_entries() -> None:
+    """What a person paused waits for no scheduler."""
+    change("DELETE FROM salon_jobs_process WHERE kind = 'scheduler'")
+    for entry in cron_entries.all():
+        insert("cron_entry", name=entry.name, paused_at=NOW())
+    assert status() == []
 
 
 @pytest.mark.usefixtures("healthy")
@@ -222,6 +232,18 @@ def test_failed_jobs_by_group(operator: Client) -> None:
     assert "fingerprint=7" in html_of(operator, "dashboard/")
     add(**{**failed, "task": "charge"}, fingerprint=8)
     assert only_problem(operator, "jobs-failed")["text"].endswith("in sync-inventory, and 1 other")
+
+
+@pytest.mark.usefixtures("healthy")
+def test_failed_jobs_beyond_count() -> None:
+    """A group is counted up to a bound; what is beyond it is not said to be other jobs."""
+    failed = {"task": "sync-inventory", "state": "failed", "error_class": "builtins.KeyError"}
+    for _ in range(1002):
+        add(**failed, fingerprint=7)
+    assert [each["text"] for each in status()] == ["1,002 failed jobs: 1,000+ × KeyError in sync-inventory"]
+    add(**{**failed, "task": "charge"}, fingerprint=8)
+    [found] = status()
+    assert found["text"] == "1,003 failed jobs: 1,000+ × KeyError in sync-inventory, and others"
 
 
 @pytest.mark.usefixtures("healthy")
