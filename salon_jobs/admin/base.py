@@ -276,6 +276,12 @@ class ReaderAdmin(ModelAdmin):
         found = Process.objects.using(using).filter(pk=pk).first()
         return gone(pk) if found is None else self.link(Process, pk, found)
 
+    def link_to_store(self, store: Any) -> SafeString:
+        """Link to a store's page on this site by its name, with its ID as a tooltip."""
+        page = reverse("admin:salon_jobs_job_overview", current_app=self.admin_site.name)
+        address = f"{page}?{urlencode({'store': store})}"
+        return format_html('<a href="{}" title="{}">{}</a>', address, store, store_name(store))
+
     @admin.display(description=_("job"))
     def job_link(self, row: Any) -> SafeString | str:
         """Link to the job of a row; succeeded jobs are gone."""
@@ -284,9 +290,7 @@ class ReaderAdmin(ModelAdmin):
     @admin.display(description=_("store"))
     def store(self, row: Any) -> SafeString | str:
         """Show a row's store by name, with its ID as a tooltip."""
-        if row.store_id is None:
-            return "-"
-        return format_html('<span title="{}">{}</span>', row.store_id, store_name(row.store_id))
+        return "-" if row.store_id is None else self.link_to_store(row.store_id)
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Leave out the store in a project without stores, and for staff of a single one."""

@@ -40,13 +40,14 @@ from salon_jobs.admin.cells import (
 )
 from salon_jobs.admin.flow_picture import picture
 from salon_jobs.admin.job_actions import JOB_ACTIONS
-from salon_jobs.admin.overview import overview, trend
+from salon_jobs.admin.overview import overview, store_page, trend
 from salon_jobs.admin.reader import as_reader, may, operators_only, own_store, reader, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.core.records import JobState
+from salon_jobs.core.text import short_repr
 from salon_jobs.core.units import LATEST, counted, error_name
 from salon_jobs.dashboard.jobs import BY_OPERATORS, JobRow, Origin, errors_of, job_page, job_rows, seconds_between
 from salon_jobs.dashboard.tasks import declared_tasks
@@ -55,7 +56,8 @@ from salon_jobs.jobs.flow_summary import FlowSummary, Stage
 from salon_jobs.jobs.ordered import PlaceInOrder
 from salon_jobs.jobs.waiting import HELD_BY
 from salon_jobs.models import FanOutRecord, Job, JobError, JobResult, Process
-from salon_jobs.tenancy.names import store_name, store_names
+from salon_jobs.tenancy.active import current_store_id
+from salon_jobs.tenancy.names import store_name, store_words
 from salon_jobs.words import ago, duration, exact, instant, relative_time, scope_words
 
 _SHOWN = 50
@@ -327,7 +329,6 @@ class JobAdmin(ActionAdmin):
         if group is None:
             return self.gone(request, gettext("No such errors"), gettext("No failed job is left in this group."))
         [job] = self.described([group.newest], request)
-        names = store_names(store for store, _ in group.stores)
         return self.page(
             request,
             "group",
@@ -337,19 +338,35 @@ class JobAdmin(ActionAdmin):
             fingerprint=number,
             jobs=f"{search.COUNTED:,}+" if group.more else f"{len(group.times):,}",
             trend=trend(group.times, datetime.now(UTC)),
-            stores=[(store, names[store], count) for store, count in group.stores],
+            stores=group.stores,
             attempts=format_attempts(job.known, list(errors_of(job, using=reader(request))[:_SHOWN])),
             actions=[JOB_ACTIONS[name] for name in ("retry", "discard") if JOB_ACTIONS[name].is_allowed(request)],
         )
 
     def overview(self, request: HttpRequest) -> TemplateResponse:
-        """Show one task or one queue. Raises PermissionDenied for staff of one store: statistics belong to none."""
+        """Show one task, queue or store.
+
+        Raises PermissionDenied for staff of one store, unless it is that store: statistics belong to none.
+        """
+        if conf.store_model and request.GET.get("store"):
+            return self._store(request, request.GET["store"])
         kind = next((each for each in ("task", "queue") if request.GET.get(each)), None)
         if kind is None:
             raise DisallowedModelAdminLookup(gettext("give a task or a queue"))
         self._refuse_limited(request)
         name = storable(request.GET[kind])
         return self.page(request, "overview", capfirst(scope_words(kind, name)), **overview(request, kind, name))
+
+    def _store(self, request: HttpRequest, given: str) -> TemplateResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            store = store_key().parse(storable(given))
+        except ValueError as error:
+            raise DisallowedModelAdminLookup(f"store_id {error}, not {short_repr(given)}") from None
+        if not sees_all_stores(request) and store != current_store_id():
+            raise PermissionDenied(gettext("you do not belong to this %(store)s") % store_words())
+        return self.page(request, "store", store_name(store), **store_page(request, store))
 
     def _refuse_limited(self, request: HttpRequest) -> None:
         if not self.has_view_permission(request):
@@ -547,7 +564,7 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description=_("store"))
     def store_link(self, job: Job) -> SafeString | str:
-        return "-" if job.store_id is None else self.link_to_list(Job, store_name(job.store_id), store=job.store_id)
+        return "-" if job.store_id is None else self.link_to_store(job.store_id)
 
     @admin.display(description=_("attempts, newest first"))
     def errors(self, job: Any) -> SafeString | str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,12 +18,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_noop
 from django.utils.translation import gettext_lazy as _
 
+from salon_jobs.access.store_names import stores_called
 from salon_jobs.admin.actions import OffersActions, actions_of, user_name
 from salon_jobs.admin.base import ReaderAdmin
 from salon_jobs.admin.cells import badge, below, scope_name
 from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.errors import ConfigurationError, OptionInvalid
 from salon_jobs.core.units import short_rate
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
@@ -84,19 +87,38 @@ class LimitForm(ModelForm):
             raise forms.ValidationError(said) from None
 
     def clean(self) -> dict[str, Any]:
-        """Refuse a name that matches nothing; normalize a store's id to the database's spelling."""
+        """Refuse a name that matches nothing; a store's ID, also of a name, is in the database's spelling."""
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         kind, name = cleaned.get("kind"), cleaned.get("name")
         if kind and name:
             try:
+                if kind == Limit.Kind.STORE:
+                    name = _store_named(name)
                 cleaned["name"] = limit_name(Limit.Kind(kind), name)
-            except OptionInvalid as error:
+            except (ConfigurationError, OptionInvalid) as error:
                 self.add_error("name", gettext("This name cannot be used: %(error)s.") % {"error": error})
         if cleaned.get("unlimited"):
             if cleaned.get("max_concurrency") is not None:
                 self.add_error("unlimited", gettext("Clear this, or the number of jobs that may run at once."))
             cleaned["max_concurrency"] = LIFTED
         return cleaned
+
+
+def _store_named(text: str) -> str:
+    """Return the ID of the store with this name, or the only one with it in its name; else the text, perhaps an ID.
+
+    Raises OptionInvalid for the names of several stores.
+    """
+    with suppress(ValueError):
+        if not isinstance(key := store_key().parse(text), str):
+            return str(key)
+    found = stores_called(text)
+    if len(found) == 1:
+        return str(*found)
+    if not found or text in map(str, found):
+        return text
+    listed = ", ".join(f"{name} ({store})" for store, name in found.items())
+    raise OptionInvalid(gettext("it may be %(stores)s: give the ID of one") % {"stores": listed})
 
 
 class LimitList(ChangeList):
@@ -152,7 +174,7 @@ class LimitAdmin(OffersActions, ReaderAdmin):
     form = LimitForm
     fields = ("kind", "name", "paused", "max_concurrency", "unlimited", "rate", "burst")
     help_texts: ClassVar = {
-        "name": _("A queue, a task, a store's ID, or task:key for jobs that share a concurrency key"),
+        "name": _("A queue, a task, a store's ID or name, or task:key for jobs that share a concurrency key"),
         "paused": _("No job starts while this is set; running jobs continue"),
         "max_concurrency": _("How many jobs may run at once, in all processes; empty: as the code declares"),
         "rate": _("Maximum starts: 5/s, 100/m, 1000/h or 10/d; empty for no limit"),

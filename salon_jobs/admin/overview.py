@@ -1,4 +1,4 @@
-"""Admin page of one task or queue: its rate, failures, waits and durations, with its limits and triggers."""
+"""Admin page of one task, queue or store: its rate, failures, waits and durations, with its limits and triggers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
+from salon_jobs.admin.cells import scope_name
 from salon_jobs.admin.dashboard import HEIGHT, WIDTH, plots_of, span_of, svg
-from salon_jobs.admin.reader import reader
+from salon_jobs.admin.reader import may, reader, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.metrics import BOUNDS_S, BUCKETS, percentile
-from salon_jobs.dashboard.queues import SPANS
+from salon_jobs.core.records import StoreId
+from salon_jobs.dashboard.queues import LOOKED_AT, SPANS
+from salon_jobs.dashboard.stores import store_at_work
 from salon_jobs.jobs import registry, statistics
-from salon_jobs.jobs.limits import list_limits
+from salon_jobs.jobs.limits import ListedLimit, list_limits
 from salon_jobs.jobs.waiting import serves
-from salon_jobs.models import Process
+from salon_jobs.models import Limit, Process
 from salon_jobs.schedules.entries import cron_entries
-from salon_jobs.words import about, duration, instant, pause_of, rate_text, scope_words
+from salon_jobs.words import about, duration, instant, pause_of, rate_text
 
 # Bars of a trend, and the possible length of each.
 _TREND: Final = 30
@@ -150,16 +153,43 @@ def _facts(kind: str, name: str, using: str) -> Iterator[tuple[str, str, str]]:
     for limit in list_limits(using=using):
         is_key = kind == "task" and limit.kind == "key" and limit.name.startswith(f"{name}:")
         if is_key or (limit.kind, limit.name) == (kind, name):
-            parts = [pause_of(limit)] if limit.paused else []
-            if limit.max_concurrency is not None:
-                parts.append(gettext("%(most)s at once") % {"most": f"{limit.max_concurrency:,}"})
-            if limit.rate is not None:
-                parts.append(rate_text(limit.rate))
-            what = {"what": scope_words(limit.kind, limit.name), "limit": ", ".join(parts) or gettext("none")}
-            yield gettext("Limit of %(what)s: %(limit)s") % what, "limit", name
+            yield _limit_text(limit), "limit", name
     for task in sorted(each.name for each in declared):
         for entry in cron_entries.all():
             if entry.task_name == task:
                 yield gettext("Cron entry %(name)s") % {"name": entry.name}, "cronentrystate", entry.name
     if kind == "task":
         yield gettext("Schedules of this task"), "schedule", name
+
+
+def _limit_text(limit: ListedLimit) -> str:
+    parts = [pause_of(limit)] if limit.paused else []
+    if limit.max_concurrency is not None:
+        parts.append(gettext("%(most)s at once") % {"most": f"{limit.max_concurrency:,}"})
+    if limit.rate is not None:
+        parts.append(rate_text(limit.rate))
+    is_any = limit.kind == "store" and limit.name == "*"
+    scope = gettext("each store") if is_any else scope_name(limit.kind, limit.name)
+    return gettext("Limit of %(what)s: %(limit)s") % {"what": scope, "limit": ", ".join(parts) or gettext("none")}
+
+
+def store_page(request: HttpRequest, store: StoreId) -> dict[str, Any]:
+    """Return what the page of a store shows, of its newest jobs. Role: operator; web, with that store."""
+    using = reader(request)
+    work = store_at_work(store, using=using)
+    is_operator = sees_all_stores(request)
+    limits = list_limits(using=using) if is_operator else []
+    own = Limit.objects.using(using).filter(kind=Limit.Kind.STORE, name=str(store)).values_list("pk", flat=True)
+    return {
+        "store": str(store),
+        "work": work,
+        "jobs_read": LOOKED_AT,
+        "waits": Histogram(
+            "waits", gettext("How long jobs had been due when they began"), work.waits, work.longest_wait_s
+        ),
+        "facts": [_limit_text(each) for each in limits if each.kind == "store" and each.name in (str(store), "*")],
+        "limit": own.first() if is_operator and may(request, "salon_jobs.view_limit") else None,
+        "sees_all": is_operator,
+        "may_limit": is_operator and may(request, "salon_jobs.add_limit"),
+        "updated_at": datetime.now(UTC),
+    }

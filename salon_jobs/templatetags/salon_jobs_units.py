@@ -83,6 +83,14 @@ def named(context: dict[str, Any], kind: str, name: str) -> SafeString:
 
 
 @register.simple_tag(takes_context=True)
+def linked_store(context: dict[str, Any], store: object, key: str) -> SafeString:
+    """Format the name of a store as a link to its page, for users who may see it; ``key`` begins the link's id."""
+    return _link(
+        context, name_of_store(store), "job", "overview", f"{key}{store}", f"?{urlencode({'store': str(store)})}"
+    )
+
+
+@register.simple_tag(takes_context=True)
 def linked_row(context: dict[str, Any], shown: object, model: str, pk: int | None, key: str) -> SafeString:
     """Format a name as a link to a row's page, for users who may see it; ``key`` and the row's ID are the link's id."""
     return format_html("{}", shown) if pk is None else _link(context, shown, model, "change", f"{key}{pk}", "", pk)

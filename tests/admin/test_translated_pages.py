@@ -184,6 +184,7 @@ def rows(two: tuple[Rows, Rows], translated: None) -> Iterator[UUID]:
 def test_every_page_is_translated(operator: Client, rows: UUID) -> None:
     pages = [ADMIN, *(f"{ADMIN}{page}" for page in ("job/failures/", "job/group/?fingerprint=-7", "job/404/change/"))]
     pages += [f"{ADMIN}job/overview/?{what}" for what in ("task=zz-nightly", "queue=default", "queue=zz", "zz=1")]
+    pages += [f"{ADMIN}job/overview/?store={store}" for store in (rows, "zz")]
     for model in admin.site._registry:
         if model._meta.app_label == "salon_jobs":
             name = model._meta.model_name

@@ -124,6 +124,19 @@ def test_store_counts_its_newest_by_index(crowded: None) -> None:
     assert rows_read(node) <= 4 * 10_000
 
 
+def test_page_of_store_reads_its_newest_jobs(client: Client) -> None:
+    with CaptureQueriesContext(connections["operator"]) as captured:
+        answer = client.get(f"/admin/salon_jobs/job/overview/?store={STORE}")
+    assert answer.status_code == 200
+    assert "Of the newest 10,000 jobs of the store." in answer.content.decode()
+    asked = [each["sql"] for each in captured.captured_queries if "salon_jobs_job" in each["sql"]]
+    assert len(asked) == 2
+    for statement in asked:
+        [node] = scans_of(statement)
+        assert node["Index Name"] in ("salon_jobs_job_store", "salon_jobs_job_pkey")
+        assert rows_read(node) <= 4 * 10_000, statement
+
+
 @pytest.mark.parametrize("of", ["task=task-1", "queue=default"])
 @pytest.mark.parametrize("span", ["hour", "week"])
 def test_page_of_task_reads_no_jobs(client: Client, of: str, span: str) -> None:

@@ -122,9 +122,8 @@ SELECT d.aggregate_type, d.paused, d.paused_by, d.paused_at, d.outage_since, d.o
  ORDER BY d.aggregate_type
 
 -- name: store_at_work
--- Count the newest %(most)s jobs of the current store by task and state, using salon_jobs_job_store, however large the
--- table.
--- Locks: none. Role: web, with a store.
+-- Count the newest %(most)s jobs of a store by task and state, using salon_jobs_job_store, however large the table.
+-- Locks: none. Role: operator, worker; web, with that store.
 SELECT task, count(*) FILTER (WHERE state = 'queued'), count(*) FILTER (WHERE state = 'queued' AND run_at <= now()),
        count(*) FILTER (WHERE state = 'running'), count(*) FILTER (WHERE state = 'failed'),
        count(*) FILTER (WHERE state = 'cancelled'), count(*),
@@ -132,3 +131,12 @@ SELECT task, count(*) FILTER (WHERE state = 'queued'), count(*) FILTER (WHERE st
   FROM (SELECT task, state, run_at FROM salon_jobs_job WHERE store_id = %(store)s ORDER BY store_id, id DESC LIMIT %(most)s) newest
  GROUP BY task
  ORDER BY task
+
+-- name: store_waits
+-- Return how long jobs of a store had been due when they began, of those among its newest %(most)s jobs that began in the
+-- last %(last)s, using salon_jobs_job_store.
+-- Locks: none. Role: operator, worker; web, with that store.
+SELECT greatest(0, extract(epoch FROM started_at - run_at))::float8
+  FROM (SELECT state, run_at, started_at FROM salon_jobs_job
+         WHERE store_id = %(store)s ORDER BY store_id, id DESC LIMIT %(most)s) newest
+ WHERE state <> 'queued' AND started_at > now() - %(last)s
