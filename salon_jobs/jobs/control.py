@@ -119,8 +119,9 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[An
 
     The process of a running job is asked to end it after your commit, so that finishing a job never waits for your
     transaction; ``detail`` says so. The handler sees the request in ``current_job().cancelled()``. If it ends by itself
-    before it is interrupted, the job can still succeed. Your commit raises HeldUp if another transaction holds the row
-    of a running one for long; it has committed then, and nothing was asked.
+    before it is interrupted, the job can still succeed. Raises HeldUp if another transaction holds the row of a running
+    one for long: inside your transaction at once; without one, or if that began in between, after the others were
+    cancelled, and nothing was asked.
     """
     alias = alias_of(using)
     allowed = gettext("only queued, running and failed jobs can be cancelled")
@@ -128,8 +129,12 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[An
     def cancel(ids: Sequence[int]) -> list[ActionResult[int]]:
         results = _cancel(_CANCEL, allowed, alias, ids, endable=_CAN_BE_CANCELLED)
         running = sorted({result.id for result in results if result.changed and result.detail})  # the others have ended
-        for start in range(0, len(running), BATCH):
-            transaction.on_commit(partial(_ask_to_end, running[start : start + BATCH], alias), using=alias)
+        batches = [running[start : start + BATCH] for start in range(0, len(running), BATCH)]
+        if connections[alias].in_atomic_block:
+            for batch in batches:
+                _ask_to_end(batch, alias, keep=False)
+        for batch in batches:
+            transaction.on_commit(partial(_ask_to_end, batch, alias), using=alias)
         return results
 
     return _by_name(jobs, cancel, alias)
@@ -215,18 +220,25 @@ def _cancel(
     return [results[id_] for id_ in ids]
 
 
-def _ask_to_end(ids: Sequence[int], using: str) -> None:
+def _ask_to_end(ids: Sequence[int], using: str, *, keep: bool = True) -> None:
     """Request cancellation of running jobs, and cancel those queued again or failed by now, in a short transaction.
 
-    Raises HeldUp, without asking any of them, if another transaction holds one for long.
+    Raises HeldUp, without asking any of them, if another transaction holds one for long. Unless ``keep``, it only tries
+    that, in a savepoint: afterwards no row of them is locked.
     """
-    with waiting_briefly(Job, '"id"', ids, using=using), connections[using].cursor() as cursor:
+    with (
+        waiting_briefly(Job, '"id"', ids, using=using),
+        transaction.atomic(using=using),
+        connections[using].cursor() as cursor,
+    ):
         rows = statements.rows("operator_cancel", {"ids": list(ids), **_INTERRUPT}, using=using)
         remaining = set(ids) - {row[0] for row in rows}
         if remaining and not conf.roles.one_user:
             # The web role may change running jobs only through the function.
             cursor.execute("SELECT salon_jobs_cancel(%s::bigint[])", [sorted(remaining)])
         cursor.execute("SELECT pg_notify(%s, %s)", [enqueue.wake_ups.channel, enqueue.CANCEL])
+        if not keep:
+            transaction.set_rollback(True, using=using)
 
 
 def _wake(results: list[ActionResult[Any]], using: str) -> list[ActionResult[Any]]:

@@ -69,6 +69,20 @@ def test_running_job_that_is_held_is_not_asked_to_end() -> None:
     assert row_of(job)["cancel_requested_at"] is not None
 
 
+def test_no_job_is_cancelled_beside_running_one_that_is_held() -> None:
+    """What was done would be reported nowhere, since the verb fails."""
+    insert("process", id=1, kind="worker", hostname="vm", pid=1)
+    queued = add(task="test-system")
+    running = add(task="test-system", state="running", leased_by=1, lease=1)
+    before = row_of(queued), row_of(running)
+    with (
+        holding("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", running) as pid,
+        pytest.raises(HeldUp, match=rf"job {running}: .* session {pid} \(psql"),
+    ):
+        verbs_of(Job)["cancel"].apply([queued, running], by="me", using="operator")
+    assert (row_of(queued), row_of(running)) == before
+
+
 def test_other_rows_name_holder() -> None:
     insert("limit", kind="queue", name="mail")
     insert("cron_entry", name="nightly")
