@@ -33,7 +33,9 @@ def compare_store_keys(catalogue: Catalogue, declared: Declaration) -> Iterator[
     wrong = {oid: kind for oid, kind in found.items() if kind != key.sql}
     if not wrong:
         return
-    dependents = catalogue.rows("parts", tables=[*found], kinds=["policy", "trigger"])
+    # The policies have the column, and every trigger has one of the functions.
+    policies = catalogue.rows("parts", tables=[*found], kinds=["policy"])
+    dependents = [*policies, *catalogue.rows("parts", tables=[*tables], kinds=["trigger"])]
     drops = [table_parts.drop(kind, name, tables[oid]) for oid, kind, name, *_ in dependents]
     makes: list[str] = []
     there = {row[1:3] for row in catalogue.rows("parts", tables=[*tables], kinds=["index", "constraint"])}
