@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -83,11 +83,12 @@ class Problem:
 
 
 class LateSchedules(NamedTuple):
-    """Late schedules: whether any is not paused, how many of these are late, up to 10,001, and their oldest tick."""
+    """Late schedules at an instant: if any is not paused, how many are late, up to 10,001, and their oldest tick."""
 
     exist: bool
     late: int
     oldest: datetime | None
+    at: datetime
 
 
 class Deaths(NamedTuple):
@@ -131,7 +132,11 @@ class Facts:
 
     def __init__(self, *, using: str) -> None:
         self.using = using
-        self.at = datetime.now(UTC)
+
+    @property
+    def at(self) -> datetime:
+        """The database's time: the clock of this host may be wrong."""
+        return self.schedules.at
 
     @cached_property
     def processes(self) -> tuple[ProcessAtWork, ...]:

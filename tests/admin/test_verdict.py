@@ -106,6 +106,15 @@ def test_late_cron_entry(operator: Client) -> None:
 
 
 @pytest.mark.usefixtures("healthy")
+def test_time_is_that_of_database() -> None:
+    """What is late, and since when, does not depend on the clock of the host that asks."""
+    [(before,)] = seen("SELECT clock_timestamp()")
+    facts = verdict.Facts(using="operator")
+    [(between,)] = seen("SELECT clock_timestamp()")
+    assert before < between < facts.at
+
+
+@pytest.mark.usefixtures("healthy")
 def test_late_schedules(operator: Client) -> None:
     due = {"task": "test-system", "payload": "{}", "line": "* * * * *", "catch_up": "5 min", "jitter": "0"}
     insert("schedule", key="soon", next_at=NOW() + timedelta(hours=1), **due)

@@ -1,8 +1,9 @@
 -- name: late_schedules
 -- Tell whether there is a schedule that is not paused, and count those whose tick should have fired %(late)s ago, up to
--- %(most)s; return the oldest such tick, too. By salon_jobs_schedule_due.
+-- %(most)s; return the oldest such tick and the time, too. By salon_jobs_schedule_due.
 -- Locks: none. Role: operator, worker.
-SELECT EXISTS (SELECT FROM salon_jobs_schedule WHERE paused_at IS NULL), count(*), min(next_at)
+SELECT EXISTS (SELECT FROM salon_jobs_schedule WHERE paused_at IS NULL), count(*), min(next_at),
+       statement_timestamp()
   FROM (SELECT next_at FROM salon_jobs_schedule
          WHERE paused_at IS NULL AND next_at < statement_timestamp() - %(late)s::interval
          ORDER BY next_at LIMIT %(most)s) late
