@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, ClassVar, cast
 
@@ -405,6 +406,11 @@ class JobAdmin(ActionAdmin):
         hint = self.empty_hint if seeks_deleted else ""
         context = {**(extra_context or {}), "states": self._states(request), "hint": hint}
         context["shows_tasks"] = sees_all_stores(request)
+        with suppress(ValueError):  # the filter says that it is no store
+            if conf.store_model and (chosen := request.GET.get("store", "none")) != "none":
+                store = store_key().parse(chosen)
+                is_seen = sees_all_stores(request) or store == current_store_id()
+                context["store_link"] = self.link_to_store(store) if is_seen else ""
         answer = super().changelist_view(request, context)
         typed = _TYPED.fullmatch(request.GET.get("q", "").strip())
         shown: Any = getattr(answer, "context_data", None) or {}

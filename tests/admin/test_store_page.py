@@ -56,6 +56,18 @@ def test_names_of_stores_lead_to_their_pages(operator: Client, busy: tuple[Rows,
         assert f'href="{ADMIN}{overview(own)}"' in page_of(operator, page), page
 
 
+def test_list_of_store_leads_to_its_page(operator: Client, two: tuple[Rows, Rows]) -> None:
+    own, other = two
+    for client in (operator, staff(own.store)):
+        assert f'href="{ADMIN}{overview(own)}"' in html_of(client, f"job/?store={own.store}")
+        assert "overview/?store" not in html_of(client, "job/")
+        assert "overview/?store" not in html_of(client, "job/?store=none")
+        assert "overview/?store" not in html_of(client, "job/?store=%00", 400)
+    page = html_of(staff(own.store), f"job/?store={other.store}")
+    assert "overview/?store" not in page
+    assert "Salon 1" not in page
+
+
 def test_limit_is_one_click_from_store(operator: Client, at_work: tuple[Rows, Rows]) -> None:
     own, _ = at_work
     page = html_of(operator, overview(own))

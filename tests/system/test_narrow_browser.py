@@ -112,6 +112,8 @@ def test_pages_fit_a_phone(page: Page, site: str, long_rows: dict[str, int]) -> 
     for name, row in long_rows.items():
         _fits(page, f"{site}salon_jobs/{name}/{row}/change/")
     _fits(page, f"{site}salon_jobs/job/failures/")
+    [(store,)] = seen("SELECT store_id FROM salon_jobs_job WHERE id = %s", long_rows["job"])
+    _fits(page, f"{site}salon_jobs/job/overview/?store={store}")
     page.goto(f"{site}salon_jobs/job/")
     page.click("text=Filter >> nth=0")
     assert page.locator("#changelist-filter").bounding_box()["y"] < 900  # type: ignore[index]
