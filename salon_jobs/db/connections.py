@@ -38,16 +38,21 @@ def not_postgresql(alias: str) -> str | None:
     return f"the database {alias!r} is {connection.display_name}, but salon_jobs needs PostgreSQL"
 
 
+_DJANGOS: Final = ("manage.py", "django-admin", "django-admin.py", "__main__.py")
+
+
 def name_program() -> None:
     """Have connections of the jobs' aliases tell the server which program they are of, unless they have a name.
 
     Whoever looks for a session that holds locks then knows where. Workers name theirs after the process.
     """
-    program = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:2]])[:63]
+    program = Path(sys.argv[0] or "python").name
+    if program in _DJANGOS:  # arguments of other programs may be secret
+        program = " ".join([program, *sys.argv[1:2]])
     for alias in named_aliases():
         if "postg" in connections.settings.get(alias, {}).get("ENGINE", ""):
             options = connections.settings[alias].setdefault("OPTIONS", {})
-            options.setdefault("fallback_application_name", program)
+            options.setdefault("fallback_application_name", program[:63])
 
 
 def alias_of(using: str | None) -> str:

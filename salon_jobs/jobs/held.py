@@ -18,6 +18,8 @@ from salon_jobs.words import duration
 
 # Whoever clicks or types waits for that long: longer than any claim or end of a run holds a row.
 PATIENCE: Final = timedelta(seconds=1.5)
+# And so long for the look at who holds it, which waits only for a table that is locked as a whole.
+_LOOK: Final = timedelta(seconds=0.4)
 # A row that somebody has changed or locked names the transaction, which holds a lock on its own number. A lock that
 # several share has a number of another kind, which finds nobody.
 _HOLDERS: Final = """
@@ -68,7 +70,7 @@ def waiting_briefly(model: type[Model], column: str, keys: Sequence[Any], *, usi
     session. ``column`` is that of their ``keys``, in SQL.
     """
     try:
-        with _patience(using):
+        with _patience(PATIENCE, using):
             yield
     except OperationalError as error:
         if not is_lock_conflict(error):
@@ -85,9 +87,9 @@ def holders_of(model: type[Model], column: str, keys: Sequence[Any], *, using: s
 
 
 @contextmanager
-def _patience(using: str) -> Generator[None]:
+def _patience(longest: timedelta, using: str) -> Generator[None]:
     with transaction.atomic(using=using):
-        before = _set_patience(f"{PATIENCE / timedelta(milliseconds=1):.0f}ms", using)
+        before = _set_patience(f"{longest / timedelta(milliseconds=1):.0f}ms", using)
         yield
         _set_patience(before, using)
 
@@ -102,7 +104,7 @@ def _holder_of(model: type[Model], column: str, keys: Sequence[Any], using: str)
     table, noun = model._meta.db_table, str(model._meta.verbose_name)
     found: dict[str, Session] = {}
     try:
-        with _patience(using):
+        with _patience(_LOOK, using):
             found = holders_of(model, column, keys, using=using)
     except OperationalError as error:
         if not is_lock_conflict(error):

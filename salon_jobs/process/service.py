@@ -15,12 +15,13 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn, Protocol, TypeAlias
 
-from django.db import Error, connections
+from django.db import connections
 
 from salon_jobs.conf import debug
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics, tracing
-from salon_jobs.core.errors import NotReady, SalonJobsError, SchemaMissing
+from salon_jobs.core.error_report import message_of
+from salon_jobs.core.errors import NotReady, SchemaMissing
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.program import HANGUP, stop_signals
@@ -231,8 +232,8 @@ class Service:
         self._judged = time.monotonic()
         try:
             self._problems = {"problems": self._verdict()}
-        except (SalonJobsError, Error) as error:
-            self._problems = {"problems_unknown": str(error).strip()}
+        except Exception as error:  # it asks the host for names of stores, too; readiness tells it
+            self._problems = {"problems_unknown": f"{type(error).__name__}: {message_of(error)}"}
 
     def _own_facts(self) -> dict[str, object]:
         """Return the facts this process knows without the database. Raises NotReady."""

@@ -28,7 +28,12 @@ def test_connections_are_named_after_program(settings: object, monkeypatch: pyte
         monkeypatch.setitem(connections[alias].settings_dict, "OPTIONS", connections.settings[alias]["OPTIONS"])
         connections[alias].close()
     name_program()
-    assert (name_seen_by_server("web"), name_seen_by_server("operator")) == ("gunicorn shop.wsgi", "staff")
+    assert (name_seen_by_server("web"), name_seen_by_server("operator")) == ("gunicorn", "staff")
+    monkeypatch.setattr(sys, "argv", ["manage.py", "runserver", "--secret"])
+    del connections.settings["web"]["OPTIONS"]["fallback_application_name"]
+    connections["web"].close()
+    name_program()
+    assert name_seen_by_server("web") == "manage.py runserver"
     for alias in ("web", "operator"):
         connections[alias].close()
     assert seen("SELECT 1") == [(1,)]
