@@ -276,11 +276,11 @@ class ReaderAdmin(ModelAdmin):
         found = Process.objects.using(using).filter(pk=pk).first()
         return gone(pk) if found is None else self.link(Process, pk, found)
 
-    def link_to_store(self, store: Any) -> SafeString:
-        """Link to a store's page on this site by its name, with its ID as a tooltip."""
+    def link_to_store(self, store: Any, shown: str = "") -> SafeString:
+        """Link to a store's page on this site, by its name unless something else is shown, with its ID as a tooltip."""
         page = reverse("admin:salon_jobs_job_overview", current_app=self.admin_site.name)
         address = f"{page}?{urlencode({'store': store})}"
-        return format_html('<a href="{}" title="{}">{}</a>', address, store, store_name(store))
+        return format_html('<a href="{}" title="{}">{}</a>', address, store, shown or store_name(store))
 
     @admin.display(description=_("job"))
     def job_link(self, row: Any) -> SafeString | str:

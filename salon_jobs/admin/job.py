@@ -10,12 +10,13 @@ from typing import Any, ClassVar, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator, capfirst
@@ -196,6 +197,7 @@ class JobAdmin(ActionAdmin):
     change_list_template = "admin/salon_jobs/jobs.html"
     list_class = JobList
     list_display = ("job", "progress", "detail", "enqueued", "row_actions")
+    list_display_links = None
     sortable_by = ("job",)
     list_filter = (
         filters.RetryingFilter,
@@ -253,9 +255,11 @@ class JobAdmin(ActionAdmin):
         return said % {"newest": f"{search.SEARCHED:,}", "kilobytes": f"{search.LARGEST_READ // 1024:,}"}
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
-        """Add to each job the facts in a list, and its buttons."""
+        """Add to each job the facts in a list, its buttons, and the address of its page, which leads back here."""
+        filters_here: dict[str, Any] = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
         for known in job_rows(rows, using=reader(request), sees_all=sees_all_stores(request)):
             known.job.known = known
+            known.job.address = add_preserved_filters(filters_here, self.address_of(Job, known.job.pk))
         return super().described(rows, request)
 
     def of_page(self, row: Any, request: HttpRequest) -> Any:
@@ -467,12 +471,16 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description=_("job"), ordering="id")
     def job(self, job: Any) -> SafeString:
-        """Name the job by its task; below by number, queue, and store if the reader sees several; and its arguments."""
-        store = store_name(job.store_id) if job.store_id and conf.store_model and job.known.sees_all else ""
-        rest = " · ".join(part for part in (f"#{job.pk}", store, job.queue) if part)
+        """Name the job by its task; below by number, queue, and store if the reader sees several; and its arguments.
+
+        The task leads to the job's page, the store to the store's.
+        """
+        store = self.link_to_store(job.store_id) if job.store_id and conf.store_model and job.known.sees_all else ""
+        rest = format_html_join(" · ", "{}", ((part,) for part in (f"#{job.pk}", store, job.queue) if part))
         said = gettext("more than %(kilobytes)s KB") % {"kilobytes": f"{search.LARGEST_READ // 1024:,}"}
         given = said if job.given is None else Truncator(job.given).chars(_ARGUMENTS)
-        return cell_with_lines(format_html('{}<small title="{}">{}</small>', job.task, job.store_id or "", rest), given)
+        name = format_html('<a href="{}">{}</a><small>{}</small>', job.address, job.task, rest)
+        return cell_with_lines(name, given)
 
     @admin.display(description=_("state"))
     def status(self, job: Any) -> SafeString:

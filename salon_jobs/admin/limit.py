@@ -205,14 +205,15 @@ class LimitAdmin(OffersActions, ReaderAdmin):
         return below(badge("paused", "warn"), who_paused(row))
 
     @admin.display(description=_("running"))
-    def usage(self, row: Any) -> str:
-        """Show how many jobs run, and how many may."""
+    def usage(self, row: Any) -> SafeString | str:
+        """Show how many jobs run, and how many may; for a store, with a link to its page."""
         most, declared = row.listed and row.listed.max_concurrency, row.listed and row.listed.declared
         said = gettext("%(running)s of %(most)s") if most is not None else gettext("%(running)s, no limit")
         shown = said % {"running": f"{row.running:,}", "most": f"{most or 0:,}"}
-        if declared in (None, most):
-            return shown
-        return gettext("%(limit)s (declared: %(declared)s)") % {"limit": shown, "declared": f"{declared:,}"}
+        if declared not in (None, most):
+            shown = gettext("%(limit)s (declared: %(declared)s)") % {"limit": shown, "declared": f"{declared:,}"}
+        is_of_store = row.kind == str(Limit.Kind.STORE)
+        return self.link_to_store(store_key().parse(row.name), shown) if is_of_store else shown
 
     @admin.display(description=_("rate"))
     def starts(self, row: Limit) -> str:

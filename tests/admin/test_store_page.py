@@ -51,7 +51,15 @@ def test_store_page_counts_jobs_by_task(operator: Client, at_work: tuple[Rows, R
 def test_names_of_stores_lead_to_their_pages(operator: Client, busy: tuple[Rows, Rows]) -> None:
     change("UPDATE salon_jobs_job SET fingerprint = -7 WHERE state = 'failed'")
     own = busy[0]
-    pages = ("dashboard/", f"job/{own.job}/change/", "job/group/?fingerprint=-7", f"message/{own.message}/change/")
+    insert("limit", kind="store", name=str(own.store), max_concurrency=3)
+    pages = (
+        "dashboard/",
+        "job/",
+        "limit/",
+        f"job/{own.job}/change/",
+        "job/group/?fingerprint=-7",
+        f"message/{own.message}/change/",
+    )
     for page in pages:
         assert f'href="{ADMIN}{overview(own)}"' in page_of(operator, page), page
 
@@ -60,12 +68,20 @@ def test_list_of_store_leads_to_its_page(operator: Client, two: tuple[Rows, Rows
     own, other = two
     for client in (operator, staff(own.store)):
         assert f'href="{ADMIN}{overview(own)}"' in html_of(client, f"job/?store={own.store}")
-        assert "overview/?store" not in html_of(client, "job/")
         assert "overview/?store" not in html_of(client, "job/?store=none")
         assert "overview/?store" not in html_of(client, "job/?store=%00", 400)
+    assert "overview/?store" not in html_of(staff(own.store), "job/"), "they see no other"
     page = html_of(staff(own.store), f"job/?store={other.store}")
     assert "overview/?store" not in page
     assert "Salon 1" not in page
+
+
+def test_rows_lead_to_job_and_store(operator: Client, two: tuple[Rows, Rows]) -> None:
+    """Each name by a link of its own; whoever comes back from the job finds the list as it was."""
+    own = two[0]
+    page = page_of(operator, "job/?state__exact=failed")
+    assert f'/job/{own.job}/change/?_changelist_filters=state__exact%3Dfailed">test-store</a>' in page
+    assert re.search(rf'<small>#{own.job} · <a href="{ADMIN}{re.escape(overview(own))}" [^>]*>Salon 0</a> · ', page)
 
 
 def test_limit_is_one_click_from_store(operator: Client, at_work: tuple[Rows, Rows]) -> None:

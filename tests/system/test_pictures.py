@@ -15,7 +15,7 @@ from tests.support import change, seen
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("beside_a_loop")]
 
-_MOST_BYTES = 150_000
+_MOST_BYTES = 200_000
 _TRACEBACK = """Traceback (most recent call last):
   File "salon/tasks.py", line 41, in send_invitation
     mail.send(invitation.email, body)
