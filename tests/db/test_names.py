@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from django.db import connections
+from django.test import override_settings
 
 from salon_jobs.db.connections import name_program
 from tests.settings import SALON_JOBS
@@ -19,9 +20,9 @@ def name_seen_by_server(alias: str) -> str:
 
 
 @pytest.mark.usefixtures("database")
-def test_connections_are_named_after_program(settings: object, monkeypatch: pytest.MonkeyPatch) -> None:
+@override_settings(SALON_JOBS={**SALON_JOBS, "DATABASE": "web", "OPERATOR_DATABASE": "operator"})
+def test_connections_are_named_after_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks for the session that holds a lock then knows where; a name that the project gives stays."""
-    monkeypatch.setattr(settings, "SALON_JOBS", {**SALON_JOBS, "DATABASE": "web", "OPERATOR_DATABASE": "operator"})
     monkeypatch.setattr(sys, "argv", ["/srv/venv/bin/gunicorn", "shop.wsgi", "--workers", "4"])
     for alias, options in (("web", {}), ("operator", {"application_name": "staff"})):
         monkeypatch.setitem(connections.settings[alias], "OPTIONS", options)

@@ -47,7 +47,7 @@ WORK: dict[str, Callable[[list[UUID], Path], None]] = {"worker": do_job, "relay"
 @pytest.mark.parametrize(
     ("kind", "arguments", "rows"),
     [
-        (WorkerProcess, ("--with-scheduler", "--with-relay", "--with-consumer"), 2),
+        (WorkerProcess, ("--with-scheduler", "--with-relay", "--with-consumer"), 3),
         (SchedulerProcess, (), 1),
         (RelayProcess, (), 1),
         (ConsumerProcess, (), 1),
@@ -61,8 +61,8 @@ def test_process_declared_dead_works_again(
         "OUTBOX": {"PRODUCER": "test", "SOURCES": {"directory": "tests.e2e.directory_source.DirectorySource"}},
     }
     with kind(*arguments, **settings, ready=True) as process:
+        eventually(lambda: len(seen(ROWS)), rows, what=lambda: process.output)
         before = seen(ROWS)
-        assert len(before) == rows
         for process_id, _ in seen("SELECT id, kind FROM salon_jobs_process"):
             assert rescue_process(process_id, None, using="default").processes == 1
         eventually(lambda: seen(ROWS), before, what=lambda: process.output)

@@ -20,6 +20,7 @@ from sentry_sdk.scope import register_external_propagation_context, remove_exter
 from salon_jobs import Discard, Snooze, cron, current_job, emit, fan_out
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import PublishFailure, Verdict
+from salon_jobs.conf import settings as conf
 from salon_jobs.core import tracing
 from salon_jobs.core.events import JOB_OUTCOME_UNKNOWN
 from salon_jobs.integrations import opentelemetry, sentry
@@ -95,7 +96,7 @@ def test_payload_that_never_fits_is_one_event(process_id: int, sent: Sent) -> No
 
 def test_job_that_kills_its_processes_is_one_event(stores: list[UUID], sent: Sent) -> None:
     handle = tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0])
-    for _ in range(3):
+    for _ in range(conf.max_deaths):
         assert sent.events == []
         process = another_process()
         be_silent(process)

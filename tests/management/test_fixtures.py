@@ -110,7 +110,8 @@ def unchanged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_rows_of_every_table_return(
     superuser: psycopg.Connection[Any], stores: list[UUID], tmp_path: Path, file: str
 ) -> None:
-    tables = [table for table in MATRIX if table.startswith("salon_jobs")]
+    # But for one that has rows only while a transaction is open.
+    tables = [table for table in MATRIX if table.startswith("salon_jobs") and table != "salon_jobs_change"]
     canaries.fill(superuser, stores, tables)
     change("UPDATE salon_jobs_task_minute SET durations = '{1,NULL,3}', waits = '{}'")
     before = {table: rows_of(table) for table in tables}
