@@ -36,7 +36,8 @@ _FAILING_FOR: Final = timedelta(minutes=5)
 _FAILING_RUNS: Final = 3
 # How many tasks, entries or tables one problem names at most.
 _NAMED: Final = 3
-_DEATHS: Final = ("salon_jobs.core.errors.ProcessDied", "salon_jobs.core.errors.NotRepeated")
+# Runs that are never repeated end otherwise, also when a living process interrupts them.
+_DEATHS: Final = ("salon_jobs.core.errors.ProcessDied",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +298,10 @@ def _queues(facts: Facts) -> Iterator[Problem]:
         yield Problem(
             kind="task-undeclared",
             text=text,
-            remedy=gettext("deploy the code that declares it, or cancel them: python manage.py salon_jobs cancel"),
+            remedy=gettext(
+                "deploy the code that declares it, or cancel them: python manage.py salon_jobs cancel --task %(task)s"
+            )
+            % {"task": tasks[0]},
             model="job",
             filters={**({"task": tasks[0]} if len(tasks) == 1 else {}), "state__exact": "queued"},
         )
@@ -381,7 +385,8 @@ def _tasks(facts: Facts) -> Iterator[Problem]:
 
 def _transactions(facts: Facts) -> Iterator[Problem]:
     for each in facts.open_transactions:
-        text = gettext("session %(session)s has had a transaction open") % {"session": each.name}
+        said = gettext("session %(session)s has had a transaction open")
+        text, public = said % {"session": each.name}, said % {"session": each.pid}
         if each.blocked:
             said = ngettext("and %(count)s session waits for it", "and %(count)s sessions wait for it", each.blocked)
             text = f"{text}, {said % {'count': each.blocked}},"
@@ -390,6 +395,7 @@ def _transactions(facts: Facts) -> Iterator[Problem]:
         yield Problem(
             kind="transaction-open",
             text=text,
+            public=public,
             remedy=gettext("end it, as its user or a superuser: SELECT pg_terminate_backend(%(pid)s)")
             % {"pid": each.pid},
             since=each.since,

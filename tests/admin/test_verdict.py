@@ -133,7 +133,8 @@ def test_processes_that_die(operator: Client) -> None:
     for process in (101, 102, 103):
         insert("job_error", job_id=killer, worker_id=process, **died)
     insert("job_error", job_id=other, worker_id=101, **died)
-    insert("job_error", job_id=other, worker_id=999, attempt=1, error_class="builtins.KeyError")
+    for living in ("builtins.KeyError", "salon_jobs.core.errors.NotRepeated"):
+        insert("job_error", job_id=other, worker_id=999, attempt=1, error_class=living)
     found = only_problem(operator, "processes-died")
     assert found["text"] == f"3 processes died with their jobs (3 of them ran job {killer}, test-system)"
     assert f"job/{killer}/change/" in html_of(operator, "dashboard/")
@@ -154,6 +155,7 @@ def test_open_transaction(operator: Client, monkeypatch: pytest.MonkeyPatch) -> 
         found = only_problem(operator, "transaction-open")
         pid = holder.info.backend_pid
         assert f"session {pid} (psql, " in found["text"]
+        assert found["public"] == f"session {pid} has had a transaction open", "no names of users"
         assert "1 session waits for it" in found["text"]
         assert f"pg_terminate_backend({pid})" in found["remedy"]
         holder.rollback()
