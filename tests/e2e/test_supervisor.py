@@ -260,7 +260,7 @@ def test_job_that_kills_its_process_fails(database: None) -> None:
     """An exit with status 0 is a death too. A burst stops soon, and the next one runs what waited behind the job."""
     first = tasks.die.using(max_attempts=1, priority=-1).enqueue(status=0).id
     others = {tasks.nothing.enqueue().id for _ in range(3)}
-    with WorkerProcess("--burst", "--concurrency", "1") as worker:
+    with WorkerProcess("--burst", "--concurrency", "1", MAX_DEATHS=3) as worker:
         assert worker.wait() == 1, "it died at once three times in a row"
         died = worker.logged("child_died", end="ended with status 0")
         assert [record["restart_in_s"] > 0 for record in died] == [False, True]
