@@ -95,7 +95,7 @@ class LimitForm(ModelForm):
                 if kind == Limit.Kind.STORE:
                     name = _store_named(name)
                 cleaned["name"] = limit_name(Limit.Kind(kind), name)
-            except (ConfigurationError, OptionInvalid) as error:
+            except OptionInvalid as error:
                 self.add_error("name", gettext("This name cannot be used: %(error)s.") % {"error": error})
         if cleaned.get("unlimited"):
             if cleaned.get("max_concurrency") is not None:
@@ -107,12 +107,18 @@ class LimitForm(ModelForm):
 def _store_named(text: str) -> str:
     """Return the ID of the store with this name, or the only one with it in its name; else the text, perhaps an ID.
 
-    Raises OptionInvalid for the names of several stores.
+    Raises OptionInvalid for the names of several stores; and if names cannot be searched, for a text that is no ID.
     """
     with suppress(ValueError):
         if not isinstance(key := store_key().parse(text), str):
             return str(key)
-    found = stores_called(text)
+    try:
+        found = stores_called(text)
+    except ConfigurationError as unsearched:
+        try:
+            return limit_name(Limit.Kind.STORE, text)
+        except OptionInvalid as error:
+            raise OptionInvalid(f"{error}; {unsearched}") from error
     if len(found) == 1:
         return str(*found)
     if not found or text in map(str, found):

@@ -98,7 +98,7 @@ def test_limits_are_added_changed_and_deleted(page: Page, site: str, stores: lis
         page.click("input[name=_save]")
 
     save("store", "Ginza")
-    expect(page.locator(".field-name .errorlist")).to_contain_text("This name cannot be used")
+    expect(page.locator(".field-name .errorlist")).to_contain_text("store_id must be a UUID, not 'Ginza'")
     save("key", "charge-card")
     expect(page.locator(".field-name .errorlist")).to_contain_text("a key is named task:key")
     assert seen(rules) == []
