@@ -116,8 +116,8 @@ class CronAtWork:
 def processes(*, using: str) -> tuple[ProcessAtWork, ...]:
     """List the processes, each supervisor before its children. One query. Role: operator, worker."""
     found: list[ProcessAtWork] = []
-    coroutines = [task.name for task in registry.tasks() if task.is_async]
-    for row in rows("processes_at_work", {"coroutines": coroutines}, using=using):
+    async_tasks = [task.name for task in registry.tasks() if task.is_async]
+    for row in rows("processes_at_work", {"coroutines": async_tasks}, using=using):
         number, kind, hostname, pid, supervisor_id = row[:5]
         queues, concurrency, started_at, beat_s_ago, held, coroutines, jobs = row[5:]
         served = None if queues is None else tuple(json.loads(queues))

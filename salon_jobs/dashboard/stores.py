@@ -11,7 +11,7 @@ from salon_jobs.db.statements import rows
 
 
 @dataclass(frozen=True, slots=True)
-class StoreAtWork:
+class JobsOfStore:
     """The newest jobs of a store, up to ``LOOKED_AT``, by task.
 
     ``waits`` counts those begun in the last hour by how long they had been due, in the buckets of the statistics;
@@ -45,11 +45,11 @@ class StoreAtWork:
         return sum(task.jobs for task in self.tasks) < LOOKED_AT
 
 
-def store_at_work(store: StoreId, *, using: str) -> StoreAtWork:
+def store_at_work(store: StoreId, *, using: str) -> JobsOfStore:
     """Read the newest jobs of a store, in two queries. Role: operator, worker; web, inside its ``tenant_context``."""
     found = rows("store_waits", {"store": store, "most": LOOKED_AT, "last": HOUR}, using=using)
     times = [seconds for (seconds,) in found]
     waits = [0] * BUCKETS
     for seconds in times:
         waits[bucket_of(seconds)] += 1
-    return StoreAtWork(tasks_of(store, using=using), waits, max(times, default=None))
+    return JobsOfStore(tasks_of(store, using=using), waits, max(times, default=None))
