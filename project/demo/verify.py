@@ -112,16 +112,17 @@ class Verifier:
         rejected = [(invite.store_id, invite.email) for invite in invites if invite.rejected]
         return [
             # A live scheduler may meet a five-minute tick of its own. If the worker then gives back a job that it had
-            # not started, the newer job of its key has taken its place.
+            # not started, another job of its key has taken its place: it began after this one was created. Its id may
+            # be the lower one, since concurrent transactions draw their ids before they wait for a key.
             *self._query("""
                 SELECT j.store_id, 'job ' || j.id || ' of ' || j.task || ' is ' || j.state || ' ' || j.reason
                 FROM public.salon_jobs_job AS j
                 WHERE j.state <> 'succeeded'
                   AND (j.state, j.task) <> ('failed', 'send-operator-invitation-email')
                   AND NOT (j.reason = 'superseded' AND EXISTS (
-                      SELECT FROM public.salon_jobs_job AS newer
-                      WHERE newer.state = 'succeeded' AND newer.id > j.id AND newer.task = j.task
-                        AND newer.job_key = j.job_key AND newer.store_id IS NOT DISTINCT FROM j.store_id))
+                      SELECT FROM public.salon_jobs_job AS other
+                      WHERE other.state = 'succeeded' AND other.started_at >= j.created_at AND other.task = j.task
+                        AND other.job_key = j.job_key AND other.store_id IS NOT DISTINCT FROM j.store_id))
             """),
             *self._query(
                 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import LiteralString
 from uuid import UUID
 
 import pytest
@@ -114,3 +115,21 @@ def test_verifier_names_undone_and_wrong_tables(demo: Connection, tmp_path: Path
         "source_file",
     }
     assert named == undone | {"job", "operator_invitation", "store"}
+
+
+@pytest.mark.parametrize(
+    ("other", "found"), [("'succeeded', '', now()", 0), ("'cancelled', '', now()", 2), ("'queued', '', NULL", 2)]
+)
+def test_superseded_job_needs_successful_other(
+    demo: Connection, tmp_path: Path, other: LiteralString, found: int
+) -> None:
+    """Another job of its key must have begun later and succeeded, whichever of the two drew its id first."""
+    demo.execute(f"""
+        INSERT INTO salon_jobs_job (task, store_id, job_key, state, reason, created_at, started_at, finished_at)
+        SELECT 'ping', s.id, 'one', j.state, j.reason, now() - interval '1 minute', j.ended_at, j.ended_at
+        FROM (SELECT id FROM store LIMIT 1) AS s,
+             (VALUES ({other}), ('cancelled', 'superseded', now())) AS j (state, reason, ended_at)
+    """)
+    with LocalSmtp() as smtp:
+        problems = Verifier(demo, instants_of(demo)).problems((), smtp, WorkerLog(tmp_path / "worker.log"))
+    assert len([problem for problem in problems if problem.what.startswith("job ")]) == found
