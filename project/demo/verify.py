@@ -88,7 +88,8 @@ class Verifier:
         return [
             *(problem for table in TABLES for problem in self._rows(table)),
             *self._query(LAPSED),
-            *self._jobs(invites),
+            *self._unsuccessful(log),
+            *self._failed(invites),
             *self._every_store_had_its_jobs(log),
             *_mails(invites, smtp),
         ]
@@ -108,46 +109,47 @@ class Verifier:
         query = sql.SQL("SELECT * FROM {} LIMIT 0").format(sql.Identifier(_EXPECTED, table))
         return [column.name for column in self._cursor.execute(query).description or ()]
 
-    def _jobs(self, invites: Sequence[Invite]) -> list[Problem]:
-        rejected = [(invite.store_id, invite.email) for invite in invites if invite.rejected]
+    def _unsuccessful(self, log: WorkerLog) -> list[Problem]:
+        """Return the jobs that did not succeed; the rows of those that did are deleted.
+
+        A live scheduler may meet a five-minute tick of its own. If the worker then gives back a job that it had not
+        started, another job of its key has taken its place: one that succeeded after this one was created.
+        """
+        rows = self._cursor.execute("""
+            SELECT store_id::text, id, task, state, reason, created_at FROM public.salon_jobs_job
+            WHERE state <> 'succeeded' AND (state, task) <> ('failed', 'send-operator-invitation-email')
+        """).fetchall()
         return [
-            # A live scheduler may meet a five-minute tick of its own. If the worker then gives back a job that it had
-            # not started, another job of its key has taken its place: it began after this one was created. Its id may
-            # be the lower one, since concurrent transactions draw their ids before they wait for a key.
-            *self._query("""
-                SELECT j.store_id, 'job ' || j.id || ' of ' || j.task || ' is ' || j.state || ' ' || j.reason
-                FROM public.salon_jobs_job AS j
-                WHERE j.state <> 'succeeded'
-                  AND (j.state, j.task) <> ('failed', 'send-operator-invitation-email')
-                  AND NOT (j.reason = 'superseded' AND EXISTS (
-                      SELECT FROM public.salon_jobs_job AS other
-                      WHERE other.state = 'succeeded' AND other.started_at >= j.created_at AND other.task = j.task
-                        AND other.job_key = j.job_key AND other.store_id IS NOT DISTINCT FROM j.store_id))
-            """),
-            *self._query(
-                """
-                WITH refused AS (SELECT * FROM unnest(%(stores)s::uuid[], %(emails)s::text[]) AS r (store_id, email)),
-                failed AS (
-                    SELECT j.store_id, i.email, j.id FROM public.salon_jobs_job AS j
-                    LEFT JOIN public.operator_invitation AS i ON i.id::text = j.payload ->> 'invitation_id'
-                    WHERE j.state = 'failed' AND j.attempts = j.max_attempts
-                      AND j.attempts = (SELECT count(*) FROM public.salon_jobs_job_error AS e WHERE e.job_id = j.id)
-                )
-                SELECT coalesce(r.store_id, f.store_id),
-                       'failed jobs: expected ' || coalesce(r.email, 'none') || ', found ' || coalesce(f.email, 'none')
-                FROM refused AS r FULL JOIN failed AS f USING (store_id, email)
-                WHERE r.email IS NULL OR f.id IS NULL
-                """,
-                {"stores": [store for store, _ in rejected], "emails": [email for _, email in rejected]},
-            ),
+            Problem(self._store_name(store), f"job {job} of {task} is {state} {reason}")
+            for store, job, task, state, reason, created_at in rows
+            if reason != "superseded" or log.tasks[task].stores.get(store, created_at) <= created_at
         ]
+
+    def _failed(self, invites: Sequence[Invite]) -> list[Problem]:
+        rejected = [(invite.store_id, invite.email) for invite in invites if invite.rejected]
+        return self._query(
+            """
+            WITH refused AS (SELECT * FROM unnest(%(stores)s::uuid[], %(emails)s::text[]) AS r (store_id, email)),
+            failed AS (
+                SELECT j.store_id, i.email, j.id FROM public.salon_jobs_job AS j
+                LEFT JOIN public.operator_invitation AS i ON i.id::text = j.payload ->> 'invitation_id'
+                WHERE j.state = 'failed' AND j.attempts = j.max_attempts
+                  AND j.attempts = (SELECT count(*) FROM public.salon_jobs_job_error AS e WHERE e.job_id = j.id)
+            )
+            SELECT coalesce(r.store_id, f.store_id),
+                   'failed jobs: expected ' || coalesce(r.email, 'none') || ', found ' || coalesce(f.email, 'none')
+            FROM refused AS r FULL JOIN failed AS f USING (store_id, email)
+            WHERE r.email IS NULL OR f.id IS NULL
+            """,
+            {"stores": [store for store, _ in rejected], "emails": [email for _, email in rejected]},
+        )
 
     def _every_store_had_its_jobs(self, log: WorkerLog) -> list[Problem]:
         stores = {str(row[0]) for row in self._cursor.execute("SELECT id FROM public.store").fetchall()}
         return [
             Problem(self._store_name(store), f"no job of {task} succeeded")
             for task in PER_STORE_TASKS
-            for store in sorted(stores - log.tasks[task].stores)
+            for store in sorted(stores - log.tasks[task].stores.keys())
         ]
 
     def _query(self, query: LiteralString | sql.Composed, parameters: dict[str, Any] | None = None) -> list[Problem]:

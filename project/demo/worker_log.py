@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
@@ -19,10 +20,13 @@ _OUTCOMES: Final = {
 
 @dataclass(slots=True)
 class TaskFigures:
-    """Totals for one task. ``jobs`` counts jobs; the other counts are of runs and how they ended."""
+    """Totals for one task. ``jobs`` counts jobs; the other counts are of runs and how they ended.
+
+    ``stores`` has the time of the last success in each store.
+    """
 
     jobs: set[int] = field(default_factory=set[int])
-    stores: set[str] = field(default_factory=set[str])
+    stores: dict[str, datetime] = field(default_factory=dict[str, datetime])
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_OUTCOMES.values(), 0))
     durations_ms: list[float] = field(default_factory=list[float])
 
@@ -31,7 +35,7 @@ class TaskFigures:
         self.jobs.add(line["job_id"])
         self.outcomes[outcome] += 1
         if outcome == "succeeded" and line.get("store_id"):
-            self.stores.add(line["store_id"])
+            self.stores[line["store_id"]] = datetime.fromisoformat(line["time"])
         if line.get("duration_ms") is not None:
             self.durations_ms.append(float(line["duration_ms"]))
 

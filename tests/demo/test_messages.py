@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
-from typing import LiteralString
 from uuid import UUID
 
 import pytest
@@ -117,19 +117,19 @@ def test_verifier_names_undone_and_wrong_tables(demo: Connection, tmp_path: Path
     assert named == undone | {"job", "operator_invitation", "store"}
 
 
-@pytest.mark.parametrize(
-    ("other", "found"), [("'succeeded', '', now()", 0), ("'cancelled', '', now()", 2), ("'queued', '', NULL", 2)]
-)
-def test_superseded_job_needs_successful_other(
-    demo: Connection, tmp_path: Path, other: LiteralString, found: int
-) -> None:
-    """Another job of its key must have begun later and succeeded, whichever of the two drew its id first."""
-    demo.execute(f"""
-        INSERT INTO salon_jobs_job (task, store_id, job_key, state, reason, created_at, started_at, finished_at)
-        SELECT 'ping', s.id, 'one', j.state, j.reason, now() - interval '1 minute', j.ended_at, j.ended_at
-        FROM (SELECT id FROM store LIMIT 1) AS s,
-             (VALUES ({other}), ('cancelled', 'superseded', now())) AS j (state, reason, ended_at)
-    """)
+@pytest.mark.parametrize(("since_s", "found"), [(1, 0), (-1, 1), (None, 1)])
+def test_superseded_job_needs_later_success(demo: Connection, tmp_path: Path, since_s: int | None, found: int) -> None:
+    """Another job of its key must have succeeded after it was created; the log says so, for its row is deleted."""
+    superseded = """
+        INSERT INTO salon_jobs_job (task, store_id, job_key, state, reason, finished_at)
+        SELECT 'ping', id, 'one', 'cancelled', 'superseded', now() FROM store LIMIT 1
+        RETURNING store_id::text, created_at
+    """
+    [(store, created_at)] = demo.execute(superseded).fetchall()
+    log = WorkerLog(tmp_path / "worker.log")
+    if since_s is not None:
+        ended_at = (created_at + timedelta(seconds=since_s)).isoformat()
+        log.tasks["ping"].add("succeeded", {"job_id": 1, "store_id": store, "time": ended_at})
     with LocalSmtp() as smtp:
-        problems = Verifier(demo, instants_of(demo)).problems((), smtp, WorkerLog(tmp_path / "worker.log"))
+        problems = Verifier(demo, instants_of(demo)).problems((), smtp, log)
     assert len([problem for problem in problems if problem.what.startswith("job ")]) == found
