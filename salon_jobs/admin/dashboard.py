@@ -21,8 +21,9 @@ from salon_jobs.admin.base import ReadOnlyAdmin, configured_parts
 from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.core.units import number
 from salon_jobs.dashboard import queues, relays
+from salon_jobs.dashboard.facts import Facts
 from salon_jobs.dashboard.queues import SPANS
-from salon_jobs.dashboard.verdict import Facts, problems
+from salon_jobs.dashboard.verdict import problems
 from salon_jobs.jobs import statistics
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.choice import CHOICE

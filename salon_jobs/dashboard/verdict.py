@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.utils import timezone
 from django.utils.translation import gettext, ngettext
@@ -16,28 +15,16 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.text import visible
 from salon_jobs.core.units import counted, error_name
-from salon_jobs.dashboard import processes, queues, relays
-from salon_jobs.dashboard.processes import LATE_TICK, CronAtWork, ProcessAtWork
-from salon_jobs.dashboard.queues import Waiting
-from salon_jobs.dashboard.relays import Relaying
-from salon_jobs.db import statements
+from salon_jobs.dashboard import relays
+from salon_jobs.dashboard.facts import Facts
 from salon_jobs.jobs.search import COUNTED as COUNTED_FAILURES
-from salon_jobs.jobs.search import FailureKind, failure_kinds
-from salon_jobs.jobs.waiting import QueueFront, look_at_queue, serves
-from salon_jobs.process.preflight import pending_migrations
+from salon_jobs.jobs.search import FailureKind
+from salon_jobs.jobs.waiting import serves
 from salon_jobs.tenancy.names import store_names
 from salon_jobs.words import duration
 
-# How long a transaction may be open before it is a problem, apart from those of running jobs.
-OPEN_FOR: Final = timedelta(minutes=5)
-_DEATHS_WITHIN: Final = timedelta(minutes=15)
-# A task fails as a whole if so many runs ended in this time, and none of them well.
-_FAILING_FOR: Final = timedelta(minutes=5)
-_FAILING_RUNS: Final = 3
 # How many tasks, entries or tables one problem names at most.
 _NAMED: Final = 3
-# Runs that are never repeated end otherwise, also when a living process interrupts them.
-_DEATHS: Final = ("salon_jobs.core.errors.ProcessDied",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +61,11 @@ class Problem:
         """The sentence without names of stores and messages of errors."""
         return replace(self, text=self.public or self.text).sentence
 
+    def as_json(self) -> dict[str, Any]:
+        """Return it as the commands write it, without what leads to a page; ``since`` is an instant or None."""
+        shown = {name: getattr(self, name) for name in ("kind", "text", "since", "remedy")}
+        return {**shown, "public": self.public or self.text}
+
     @property
     def told(self) -> str:
         """The problem and its beginning."""
@@ -81,121 +73,6 @@ class Problem:
             return self.text
         since = f"{timezone.localtime(self.since):%Y-%m-%d %H:%M %Z}"
         return gettext("%(what)s since %(time)s") % {"what": self.text, "time": since}
-
-
-class LateSchedules(NamedTuple):
-    """Late schedules at an instant: if any is not paused, how many are late, up to 10,001, and their oldest tick."""
-
-    exist: bool
-    late: int
-    oldest: datetime | None
-    at: datetime
-
-
-class Deaths(NamedTuple):
-    """Processes that died with a job in the last 15 minutes, and the job that most of them ran; None: unknown."""
-
-    processes: int
-    first_at: datetime | None
-    job_id: int | None
-    of_job: int | None
-    task: str | None
-
-
-class OpenTransaction(NamedTuple):
-    """Session with a transaction that is open too long; ``since`` and ``state`` may be hidden from this role."""
-
-    pid: int
-    user: str
-    application: str
-    state: str
-    since: datetime | None
-    blocked: int
-    tables: list[str]
-
-    @property
-    def name(self) -> str:
-        """The session's process ID, and who it is as far as that is known."""
-        known = ", ".join(filter(None, (self.application, self.user, self.state)))
-        return f"{self.pid}{f' ({known})' if known else ''}"
-
-
-class FailingTask(NamedTuple):
-    """Task of which no run succeeded lately, how many failed, and since when."""
-
-    task: str
-    runs: int
-    since: datetime | None
-
-
-class Facts:
-    """Facts from which the verdict follows, each read once, at its first use. Role: operator, worker."""
-
-    def __init__(self, *, using: str) -> None:
-        self.using = using
-
-    @property
-    def at(self) -> datetime:
-        """The database's time: the clock of this host may be wrong."""
-        return self.schedules.at
-
-    @cached_property
-    def processes(self) -> tuple[ProcessAtWork, ...]:
-        return processes.processes(using=self.using)
-
-    @cached_property
-    def waiting(self) -> Waiting:
-        return queues.waiting(using=self.using)
-
-    @cached_property
-    def front(self) -> QueueFront:
-        return look_at_queue(using=self.using)
-
-    @cached_property
-    def cron(self) -> tuple[CronAtWork, ...]:
-        return processes.cron(using=self.using)
-
-    @cached_property
-    def relaying(self) -> Relaying:
-        return relays.relaying(using=self.using)
-
-    @cached_property
-    def totals(self) -> relays.Totals:
-        return relays.totals(using=self.using)
-
-    @cached_property
-    def failures(self) -> list[FailureKind]:
-        return failure_kinds(using=self.using)
-
-    @cached_property
-    def schedules(self) -> LateSchedules:
-        [row] = self._rows("late_schedules", late=LATE_TICK, most=relays.COUNTED)
-        return LateSchedules(*row)
-
-    @cached_property
-    def deaths(self) -> Deaths:
-        [row] = self._rows("process_deaths", last=_DEATHS_WITHIN, classes=[*_DEATHS])
-        return Deaths(*row)
-
-    @cached_property
-    def open_transactions(self) -> list[OpenTransaction]:
-        return [OpenTransaction(*row) for row in self._rows("open_transactions", last=OPEN_FOR)]
-
-    @cached_property
-    def failing_tasks(self) -> list[FailingTask]:
-        found = self._rows("tasks_that_only_fail", last=_FAILING_FOR, runs=_FAILING_RUNS)
-        return [FailingTask(*row) for row in found]
-
-    @cached_property
-    def pending_migrations(self) -> list[str]:
-        return pending_migrations(self.using)
-
-    def alive(self, kind: str) -> list[ProcessAtWork]:
-        """Return the processes of this kind that send heartbeats."""
-        return [each for each in self.processes if each.kind == kind and not each.silent]
-
-    def _rows(self, statement: str, **values: Any) -> list[Any]:
-        return statements.rows(statement, values, using=self.using)
 
 
 def nothing_to_do() -> str:

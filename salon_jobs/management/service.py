@@ -17,7 +17,8 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.reader import LEVELS
 from salon_jobs.conf.sections import FORMATS
 from salon_jobs.core.program import replace_closed_streams
-from salon_jobs.dashboard.verdict import Facts, problems
+from salon_jobs.dashboard.facts import Facts
+from salon_jobs.dashboard.verdict import problems
 from salon_jobs.management.arguments import ShortParser, address, log_level
 from salon_jobs.management.notes import as_command_error, plain_notes
 from salon_jobs.process.logs import configure_logging, terminal_of

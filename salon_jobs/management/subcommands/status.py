@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 
 from django.core.management.base import CommandParser
 
-from salon_jobs.dashboard.verdict import Facts, nothing_to_do, problems
+from salon_jobs.dashboard.facts import Facts
+from salon_jobs.dashboard.verdict import nothing_to_do, problems
 from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import Console
 from salon_jobs.management.subcommands import Subcommand
@@ -26,7 +26,7 @@ class Status(Subcommand):
         """Write the problems, and exit with 1 if there are any."""
         found = problems(Facts(using=console.using))
         if console["json"]:
-            console.result({"problems": [asdict(each) for each in found]}, "")
+            console.result({"problems": [each.as_json() for each in found]}, "")
         else:
             for sentence in [each.sentence for each in found] or [nothing_to_do()]:
                 console.write(sentence)

@@ -25,9 +25,10 @@ from rich.text import Text
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.text import visible
 from salon_jobs.core.units import about, duration, estimated, number, with_noun
+from salon_jobs.dashboard.facts import Facts
 from salon_jobs.dashboard.processes import ProcessAtWork
 from salon_jobs.dashboard.queues import Waiting
-from salon_jobs.dashboard.verdict import Facts, Problem, problems
+from salon_jobs.dashboard.verdict import Problem, problems
 from salon_jobs.jobs.search import FailureKind
 from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration as duration_option
@@ -151,7 +152,7 @@ def _described(using: str) -> dict[str, Any]:
     facts = Facts(using=using)
     queued = facts.waiting
     return {
-        "problems": [asdict(each) for each in problems(facts)],
+        "problems": [each.as_json() for each in problems(facts)],
         "exact": queued.exact,
         "paused": queued.paused,
         "failures": [asdict(kind) for kind in facts.failures],
