@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError
 from django.db.models import Q, Value
 from django.db.models.functions import Greatest, Now
 from django.utils.translation import gettext
@@ -105,7 +105,11 @@ class Scheduler(Loop):
             if due.missed:
                 # Before the others fire: the failure of one at each poll must not report these again.
                 first = entry.expression.next_after(after)
-                record_missed(entry.name, first, due.missed, until=due.after, using=self.using)
+                try:
+                    record_missed(entry.name, first, due.missed, until=due.after, using=self.using)
+                except OperationalError as error:
+                    self._report_held_up(entry, first, error)
+                    continue  # its later ticks would leave these behind
                 self._handled[entry.name] = (entry, due.after)
                 self._ticks[entry.name, "missed"] += due.missed
                 log_event(logging.WARNING, events.CRON_MISSED, entry=entry.name, missed=due.missed, first=first)
@@ -139,7 +143,11 @@ class Scheduler(Loop):
         rows = statements.rows("cron_states", using=self.using)
         if new := {entry.name for entry in declared}.difference(row[1] for row in rows):
             # Also after a failover that lost their rows: an earlier registration is never relied on.
-            register(sorted(new), using=self.using)
+            try:
+                register(sorted(new), using=self.using)
+            except OperationalError as error:  # another transaction has inserted one of them and not committed
+                for entry in (each for each in declared if each.name in new):
+                    self._report_held_up(entry, entry.expression.next_after(rows[0][0]), error)
             rows = statements.rows("cron_states", using=self.using)
         states = {name: (handled, line) for _, name, handled, line in rows}
         entries: dict[str, tuple[CronEntry, datetime]] = {}
@@ -169,7 +177,7 @@ class Scheduler(Loop):
             )
         except Exception as error:
             if is_lock_conflict(error):
-                self._report(logging.WARNING, events.CRON_HELD_UP, entry, tick, error=str(error).partition("\n")[0])
+                self._report_held_up(entry, tick, error)
                 return None
             if isinstance(error, (OperationalError, InterfaceError)) or failed_read_only(error):
                 raise
@@ -189,6 +197,12 @@ class Scheduler(Loop):
     def _report_failure(self, entry: CronEntry, tick: datetime, error: Exception) -> None:
         self._ticks[entry.name, "failed"] += 1
         self._report(logging.ERROR, events.CRON_FAILED, entry, tick, exc_info=error)
+
+    def _report_held_up(self, entry: CronEntry, tick: datetime, error: Exception) -> None:
+        """Log that another transaction holds the tick up. Raises any other error."""
+        if not is_lock_conflict(error):
+            raise error
+        self._report(logging.WARNING, events.CRON_HELD_UP, entry, tick, error=str(error).partition("\n")[0])
 
     def _report(self, level: int, event: str, entry: CronEntry, tick: datetime, **fields: Any) -> None:
         if self._last_reported.get((entry.name, event)) != tick:
@@ -294,9 +308,10 @@ def _change_entries(
 
 
 def register(names: Iterable[str], *, using: str) -> None:
-    """Record new entries as first seen now, by the database's clock; existing ones do not change."""
+    """Record new entries as first seen now, by the database's clock; existing ones do not change. Can be held up."""
     rows = [CronEntryState(name=name) for name in names]
-    CronEntryState.objects.using(using).bulk_create(rows, ignore_conflicts=True)
+    with short_lock_timeout(using=using):
+        CronEntryState.objects.using(using).bulk_create(rows, ignore_conflicts=True)
 
 
 def fire(
@@ -339,9 +354,12 @@ def fire(
 
 
 def record_missed(entry: str, first: datetime, count: int, *, until: datetime, using: str) -> None:
-    """Record ticks that are too late to fire, from the ``first`` on, and mark all up to ``until`` as done."""
+    """Record ticks that are too late to fire, from the ``first`` on, and mark all up to ``until`` as done.
+
+    Raises an error for which ``is_lock_conflict`` is true, with nothing recorded, if another transaction holds it.
+    """
     outcome = "missed: too late" if count == 1 else f"missed: too late, and {count - 1:,} after it"
-    with transaction.atomic(using=using):
+    with short_lock_timeout(using=using):
         CronTick.objects.using(using).bulk_create(
             [CronTick(entry=entry, tick_at=first, outcome=outcome)], ignore_conflicts=True
         )

@@ -36,6 +36,8 @@ from tests.waiting import LIMIT_S
 
 TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+# Only so that a scheduler that waits for such a session does not do so for ever.
+ENDS_BY_ITSELF = "-c idle_in_transaction_session_timeout=20s"
 
 
 class Clock(Scheduler):
@@ -345,8 +347,7 @@ def test_held_key_delays_only_its_entry(crontab: None, caplog: pytest.LogCapture
     cron("* * * * *", tasks.keyed_system, payload={"note": "held"}, name="a-held")
     cron("* * * * *", tasks.system, name="b-free")
     scheduler = _known_for(MINUTE)
-    # It ends by itself only so that a scheduler that waits for it does not do so for ever.
-    with psycopg.connect(url_for(None), options="-c idle_in_transaction_session_timeout=60s") as other:
+    with psycopg.connect(url_for(None), options=ENDS_BY_ITSELF) as other:
         other.execute("INSERT INTO salon_jobs_job (task, job_key) VALUES ('test-keyed-system', 'k:held')")
         for _ in range(2):
             assert scheduler.fired_after_poll() == {"b-free"}
@@ -434,6 +435,38 @@ def test_missed_ticks_are_reported_once(crontab: None, caplog: pytest.LogCapture
     payload.works = True
     scheduler.poll()
     assert len(_fired()) == 6, "the late ones that are not too late"
+
+
+def test_held_entry_delays_only_its_missed_ticks(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
+    """They are recorded once the entry is free; its later ticks, which would leave them behind, wait for that."""
+    for name in ("a-held", "b-free"):
+        cron("* * * * *", tasks.system, name=name)
+    scheduler = _known_for(30 * MINUTE, TICK)
+    with psycopg.connect(url_for(None), options=ENDS_BY_ITSELF) as other:
+        other.execute("SELECT FROM salon_jobs_cron_entry WHERE name = 'a-held' FOR UPDATE")
+        for _ in range(2):
+            assert scheduler.fired_after_poll() == {"b-free"}
+            other.execute("SELECT")  # it has held the entry up to here
+    assert [fields["entry"] for fields in event_fields(caplog, "cron_held_up")] == ["a-held"], "once a tick"
+    assert _outcomes("a-held") == []
+    assert scheduler.fired_after_poll() == {"a-held", "b-free"}
+    held, free = ([(tick, what) for tick, _, what in _outcomes(name)] for name in ("a-held", "b-free"))
+    assert held == free
+    assert of(shown(scheduler.samples()), "cron_ticks_total", entry="a-held", outcome="missed") == 24
+
+
+def test_entry_that_another_session_adds_delays_no_other(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
+    cron("* * * * *", tasks.system, name="b-known")
+    scheduler = _known_for(MINUTE)
+    cron("* * * * *", tasks.system, name="a-new")
+    with psycopg.connect(url_for(None), options=ENDS_BY_ITSELF) as other:
+        other.execute("INSERT INTO salon_jobs_cron_entry (name) VALUES ('a-new')")
+        assert scheduler.fired_after_poll() == {"b-known"}
+        other.execute("SELECT")  # it has held the name up to here
+        assert [fields["entry"] for fields in event_fields(caplog, "cron_held_up")] == ["a-new"]
+        other.rollback()
+    scheduler.poll()
+    assert seen("SELECT name FROM salon_jobs_cron_entry ORDER BY name") == [("a-new",), ("b-known",)]
 
 
 def test_given_instant_fires_once(crontab: None) -> None:
