@@ -107,6 +107,14 @@ NOT_SENT = PublishFailure(Verdict.NOT_SENT)
 Answers = list[PublishFailure | None]
 
 
+class PublishBroken(Exception):
+    """Unexpected error amid a ``publish``, its cause, with the answers that were there: NOT_SENT where none was."""
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__("the publisher failed before it had all answers")
+        self.answers = answers
+
+
 class OnFirstUse(Generic[T]):
     """Value made when it is first used, such as a connection. Thread-safe."""
 
@@ -166,7 +174,8 @@ class Publisher(ABC):
         that is not published, later messages of that aggregate are not sent and are answered NOT_SENT; other aggregates
         continue. Once ``should_continue`` returns False, because another relay may own these messages or the relay is
         forced to stop, send nothing more. Blocks until everything is answered, bounded by the publisher's own timeouts.
-        Never raises for broker errors: every SDK error becomes a verdict.
+        Never raises for broker errors: every SDK error becomes a verdict. PublishBroken names what was published before
+        an error of the publisher itself; after any other exception, all messages are sent again.
         """
 
     @abstractmethod
@@ -220,11 +229,17 @@ def publish_one_by_one(
     *,
     should_continue: Callable[[], bool],
 ) -> Answers:
-    """Publish messages in the order given; after one that is neither published nor skipped, hold its aggregate."""
+    """Publish messages in the order given; after one that is neither published nor skipped, hold its aggregate.
+
+    Raises PublishBroken for any error of ``publish``.
+    """
     answers: Answers = []
     held: set[str] = set()
     for message in messages:
-        answer = NOT_SENT if message.aggregate_id in held or not should_continue() else publish(message)
+        try:
+            answer = NOT_SENT if message.aggregate_id in held or not should_continue() else publish(message)
+        except BaseException as error:
+            raise PublishBroken(answers + [NOT_SENT] * (len(messages) - len(answers))) from error
         answers.append(answer)
         if answer is not None and answer.verdict is not Verdict.SKIPPED and message.aggregate_id:
             held.add(message.aggregate_id)

@@ -9,7 +9,16 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, C, ClientPublisher, OutgoingMessage, PublishFailure, Verdict
+from salon_jobs.brokers.publisher import (
+    NOT_SENT,
+    Answers,
+    C,
+    ClientPublisher,
+    OutgoingMessage,
+    PublishBroken,
+    PublishFailure,
+    Verdict,
+)
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import NotReady
 
@@ -72,6 +81,8 @@ class Sender:
         self.answers: Answers = [NOT_SENT] * len(messages)
         self.stopped_by: PublishFailure | None = None
         self._window = window
+        # The first error of a request, which ends the sending.
+        self._error: BaseException | None = None
         # The aggregates whose first message may be sent now.
         self._ready: deque[Aggregate] = deque()
         by_id: dict[str, Aggregate] = {}
@@ -133,17 +144,25 @@ class Sender:
         most_bytes: int = 0,
         size_of: Callable[[OutgoingMessage], int] = lambda _: 0,
     ) -> None:
-        """Send all by blocking requests of up to ``most`` messages or ``most_bytes``; return once each is answered."""
+        """Send all by blocking requests of up to ``most`` messages or ``most_bytes``; return once each is answered.
+
+        Raises what a request raises, once the others are answered: what the broker has accepted is not sent again.
+        """
         running: dict[Future[Answers], list[Aggregate]] = {}
         while True:
-            while self.may_send(busy=len(running)):
-                batch = self._take_batch(most, most_bytes, size_of)
-                running[threads.submit(self._ask, request, [*map(self.first_of, batch)])] = batch
+            try:
+                while self._error is None and self.may_send(busy=len(running)):
+                    batch = self._take_batch(most, most_bytes, size_of)
+                    running[threads.submit(self._ask, request, [*map(self.first_of, batch)])] = batch
+            except BaseException as error:  # raised below
+                self._error = error
             if not running:
-                return
+                break
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 for aggregate, failure in zip(running.pop(done), done.result(), strict=True):
                     self.answer(aggregate, failure)
+        if self._error is not None:
+            raise self._error
 
     def _take_batch(self, most: int, most_bytes: int, size_of: Callable[[OutgoingMessage], int]) -> list[Aggregate]:
         """Take the messages that fit into one request, but at least one, so that the broker rejects one too large."""
@@ -154,7 +173,11 @@ class Sender:
         return batch
 
     def _ask(self, request: Request, messages: Sequence[OutgoingMessage]) -> Answers:
-        answer = request(messages)
+        try:
+            answer = request(messages)
+        except BaseException as error:  # send_by raises it
+            self._error = self._error or error
+            return [NOT_SENT] * len(messages)
         if isinstance(answer, list):
             return answer
         if answer.verdict is not Verdict.REFUSED or len(messages) == 1:
@@ -162,7 +185,8 @@ class Sender:
         # Find out which messages caused it; the others are not to blame.
         alone: Answers = []
         for message in messages:
-            alone += self._ask(request, [message]) if self.should_continue() else [NOT_SENT]
+            goes_on = self._error is None and self.should_continue()
+            alone += self._ask(request, [message]) if goes_on else [NOT_SENT]
         return alone
 
 
@@ -180,7 +204,10 @@ class SendingPublisher(ClientPublisher[C]):
         skipped = self.skipped(resource, messages)
         sender = Sender(messages, window=self.window, should_continue=should_continue, skipped=skipped)
         if sender.may_send(busy=0):
-            self.send(sender, resource)
+            try:
+                self.send(sender, resource)
+            except BaseException as error:
+                raise PublishBroken(sender.answers) from error
         return sender.answers
 
     def skipped(self, resource: str, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailure | None]:

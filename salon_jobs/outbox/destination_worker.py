@@ -11,7 +11,15 @@ from typing import Any, Final
 
 from django.db import connections
 
-from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
+from salon_jobs.brokers.publisher import (
+    NOT_SENT,
+    Answers,
+    OutgoingMessage,
+    PublishBroken,
+    Publisher,
+    PublishFailure,
+    Verdict,
+)
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
 from salon_jobs.core.events import log_event
@@ -240,9 +248,12 @@ class DestinationWorker:
             if len(answers) != len(batch):
                 raise RuntimeError(f"{len(answers)} answers to {len(batch)} messages")
         except BaseException as error:  # a publisher that breaks its contract must not end the relay
+            answers = [NOT_SENT] * len(batch)
+            if isinstance(error, PublishBroken):
+                answers, error = error.answers, error.__cause__ or error
             log_event(logging.ERROR, events.PUBLISHER_BROKEN, exc_info=error, aggregate_type=self.destination)
             broken = PublishFailure(Verdict.OUTAGE, "OUTBOX.PUBLISHER_BROKEN", f"{type(error).__name__}: {error}")
-            return [broken] * len(batch)
+            return [broken if answer == NOT_SENT else answer for answer in answers]
         return answers
 
     def _should_continue(self, generation: int) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, PublishFailure, Verdict
-from salon_jobs.brokers.sender import Sender
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, PublishBroken, PublishFailure, Verdict
+from salon_jobs.brokers.sender import Sender, SendingPublisher
 from tests.brokers.messages import make
 from tests.waiting import LIMIT_S
 
@@ -89,3 +90,53 @@ def test_refused_batch_is_sent_one_by_one(alone: int) -> None:
     answers = send(requests, *of("a", "b", "c"), most=3, should_continue=lambda: len(requests.sent) <= alone)
     assert answers == [None, BAD, None][:alone] + [NOT_SENT] * (3 - alone)
     assert requests.sent == [["a", "b", "c"], *[["a"], ["b"], ["c"]][:alone]]
+
+
+class Sending(SendingPublisher[Any]):
+    """Publisher by requests of two messages, up to three at once."""
+
+    service = "x"
+    window = 3
+
+    def __init__(self, requests: Callable[[Sequence[OutgoingMessage]], Answers | PublishFailure]) -> None:
+        super().__init__()
+        self._requests = requests
+
+    def connect(self) -> Any:
+        raise AssertionError("there is no broker")
+
+    def check(self, message: OutgoingMessage) -> None:
+        pass
+
+    def send(self, sender: Sender, resource: str) -> None:
+        with ThreadPoolExecutor(self.window) as threads:
+            sender.send_by(self._requests, threads, most=2)
+
+
+def test_error_of_request_keeps_answers() -> None:
+    """What the broker accepts while another request fails is known, and nothing more is sent."""
+    failed = threading.Event()
+
+    def fail(payloads: list[str]) -> None:
+        if "b1" in payloads:
+            failed.set()
+            raise ZeroDivisionError
+        assert failed.wait(LIMIT_S)
+
+    requests = Requests(fail)
+    with pytest.raises(PublishBroken) as raised:
+        Sending(requests).publish(of("a1", "z1", "b1", "b2", "c1", "a2"), should_continue=lambda: True)
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    assert sorted(requests.sent) == [["a1", "z1"], ["b1", "c1"]]
+    assert raised.value.answers == [None, None, NOT_SENT, NOT_SENT, NOT_SENT, NOT_SENT]
+
+
+def test_error_of_message_sent_alone_keeps_answers() -> None:
+    def fail(payloads: list[str]) -> PublishFailure | None:
+        if payloads == ["b"]:
+            raise ZeroDivisionError
+        return BAD if len(payloads) > 1 else None
+
+    with pytest.raises(PublishBroken) as raised:
+        Sending(Requests(fail)).publish(of("a", "b"), should_continue=lambda: True)
+    assert raised.value.answers == [None, NOT_SENT]

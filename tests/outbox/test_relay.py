@@ -153,6 +153,25 @@ def test_outage_costs_no_attempt() -> None:
     assert seen("SELECT DISTINCT retry_count FROM salon_jobs_message") == [(0,)]
 
 
+def test_publisher_that_breaks_sends_nothing_twice(caplog: pytest.LogCaptureFixture) -> None:
+    """What the broker accepted before an unexpected error is marked as sent; the rest is sent later, in order."""
+    errors = [ZeroDivisionError("no")]
+
+    def answer(message: OutgoingMessage) -> None:
+        if json.loads(message.payload)["number"] == 2 and errors:
+            raise errors.pop()
+
+    MemoryPublisher.answer = answer
+    with transaction.atomic():
+        emit_many(draft("a", number) for number in range(4))
+    assert relay_in_burst()
+    assert arrived() == [("a", number) for number in range(4)]
+    assert statuses() == {"published": 4}
+    [record] = [each for each in caplog.records if getattr(each, "event", "") == "publisher_broken"]
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
+
+
 def test_message_of_no_aggregate_is_retried_alone() -> None:
     refused = iter([True, True])
 

@@ -730,7 +730,10 @@ class Printer(publisher.Publisher):
     def publish(
         self, messages: Sequence[publisher.OutgoingMessage], *, should_continue: Callable[[], bool]
     ) -> list[publisher.PublishFailure | None]:
-        return publisher.publish_one_by_one(messages, self._publish, should_continue=should_continue)
+        try:
+            return publisher.publish_one_by_one(messages, self._publish, should_continue=should_continue)
+        except publisher.PublishBroken as broken:
+            return broken.answers
 
     def _publish(self, message: publisher.OutgoingMessage) -> publisher.PublishFailure | None:
         assert_type((message.message_id, message.store_id), tuple[UUID, Any | None])
@@ -787,6 +790,7 @@ publisher.ClientPublisher()  # E
 publisher.PublishFailure("retry")  # E
 wrong_verdict: publisher.Verdict = "retry"  # E
 wrong_answer: publisher.Verdict = publisher.NOT_SENT  # E
+publisher.PublishBroken()  # E
 wrong_message: publisher.OutgoingMessage = wrong_answer  # E
 source.Source("scans", consumer="mine")  # E
 source.Delivery(count="1", raw="", handle=None)  # E
