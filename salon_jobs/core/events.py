@@ -33,6 +33,8 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 logger: Final = SafeLogger(logging.getLogger("salon_jobs"))
+# Classes of filters of ours that neither drop nor change the records that are written in a batch, and do not need them.
+PASSING_FILTERS: Final = set[type[logging.Filter]]()
 
 JOB_SUCCEEDED: Final = "job_succeeded"
 JOB_RETRIED: Final = "job_retried"

@@ -25,7 +25,7 @@ from sentry_sdk.utils import capture_internal_exceptions
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.error_report import shown_message
-from salon_jobs.core.events import REPORTED_OTHERWISE, ROUTINE, logger
+from salon_jobs.core.events import PASSING_FILTERS, REPORTED_OTHERWISE, ROUTINE, logger
 from salon_jobs.core.redaction import without_secrets
 from salon_jobs.core.tracing import FinalFailure, MessageFailure, Run, report_by
 from salon_jobs.schedules.entries import CronEntry, entries_of_tick
@@ -243,6 +243,7 @@ class RecordReporter(logging.Filter):
         return count == (2 if event in _FROM_SECOND else 1)
 
 
+PASSING_FILTERS.add(RecordReporter)
 record_reporter: Final = RecordReporter()
 
 

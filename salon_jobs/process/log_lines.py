@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +17,7 @@ from msgspec.json import Encoder
 
 from salon_jobs.core import events
 from salon_jobs.core.error_report import traceback_of
-from salon_jobs.core.events import log_event, logger
+from salon_jobs.core.events import PASSING_FILTERS, log_event, logger
 from salon_jobs.core.records import PARTITIONS
 from salon_jobs.core.run_log import LONGEST_RECORD, JobLog
 from salon_jobs.core.text import bounded, visible, visible_json
@@ -58,10 +58,7 @@ class LinesHandler(logging.StreamHandler[TextIO]):
         try:
             head = {**_head(time.time(), level, logger.name), "event": event}
             lines = [_of_store(head | fields) for fields in batch]
-            try:
-                text = _as_text(_ENCODER.encode_lines(lines))
-            except ValueError:
-                text = "".join(f"{_json_line(line)}\n" for line in lines)
+            text = _json_lines(lines)
             with self.lock or nullcontext():
                 self.stream.write(text)
                 self.flush()
@@ -72,7 +69,7 @@ class LinesHandler(logging.StreamHandler[TextIO]):
 def log_batch(level: int, event: str, records: Iterable[R], *, fields: Callable[[R], dict[str, Any]]) -> None:
     """Log ``event`` once for each of ``records``, in a single write where our handler of JSON is the only listener.
 
-    ``fields`` returns the fields of a record.
+    ``fields`` returns the fields of a record. A filter of the host sees each record.
     """
     if not logger.isEnabledFor(level):
         return
@@ -80,8 +77,10 @@ def log_batch(level: int, event: str, records: Iterable[R], *, fields: Callable[
     own = logger.logger
     writer = handlers[0] if len(handlers) == 1 and own.propagate and not own.handlers else None
     if isinstance(writer, LinesHandler) and writer.layout is as_json and level >= writer.level:
-        writer.write_batch(level, event, map(fields, records))
-        return
+        filters = {type(each) for each in (*own.filters, *writer.filters)}
+        if filters <= PASSING_FILTERS:
+            writer.write_batch(level, event, map(fields, records))
+            return
     for record in records:
         log_event(level, event, **fields(record))
 
@@ -151,6 +150,15 @@ def _json_line(line: dict[str, Any]) -> str:
         if len((text := _as_json(shortened)).encode()) <= LONGEST_RECORD:
             return text
     return _as_json({name: shortened[name] for name in _KEPT if name in shortened})
+
+
+def _json_lines(lines: Sequence[dict[str, Any]]) -> str:
+    """Lay out all lines at once, or one by one if any is long or cannot be encoded."""
+    with suppress(ValueError):
+        text = _as_text(_ENCODER.encode_lines(lines))
+        if len(text) <= _LONGEST_TEXT or max(map(len, text.split("\n"))) <= _LONGEST_TEXT:
+            return text
+    return "".join(f"{_json_line(line)}\n" for line in lines)
 
 
 _KEPT: Final = ("time", "level", "logger", *BOUND, "event", "message", "code", "error_class", "error")

@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 from salon_jobs.conf import has_logging
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
-from salon_jobs.core.events import logger
+from salon_jobs.core.events import PASSING_FILTERS, logger
 from salon_jobs.core.run_log import current_run
 from salon_jobs.core.tracing import current_trace_id
 from salon_jobs.process.log_lines import BOUND, LinesHandler, TerminalKind, as_json, as_text
@@ -34,6 +34,9 @@ class JobContext(logging.Filter):
         if (trace_id := current_trace_id()) is not None:
             record.__dict__.setdefault("trace_id", trace_id)
         return True
+
+
+PASSING_FILTERS.add(JobContext)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

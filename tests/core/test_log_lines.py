@@ -15,6 +15,7 @@ from salon_jobs.core import events
 from salon_jobs.core.events import log_event
 from salon_jobs.core.run_log import LONGEST_RECORD, JobLog
 from salon_jobs.process.log_lines import LinesHandler, as_json, log_batch
+from salon_jobs.process.logs import JobContext
 from tests.core.log_lines import Counted, only_handler, without_time
 
 FIELDS: list[dict[str, Any]] = [{"task_name": "caf\udce9", "job_id": number, "store_id": None} for number in range(3)]
@@ -76,6 +77,44 @@ def test_levels_and_other_handlers() -> None:
             log_batch(logging.INFO, events.JOB_SUCCEEDED, FIELDS, fields=dict)
         assert len(stream.getvalue().splitlines()) == 3
     assert other.getvalue().count("job_succeeded") == 3
+
+
+@pytest.mark.parametrize("of", ["handler", "logger"])
+def test_filter_sees_each_record_of_batch(of: str) -> None:
+    """One may drop it or add to it, as for single events; our own filter, which all processes have, costs no write."""
+
+    def only_odd(record: logging.LogRecord) -> bool:
+        fields: dict[str, Any] = vars(record)["event_fields"]
+        fields["shop"] = "x"
+        return bool(fields["job_id"] % 2)
+
+    with only_handler() as stream:
+        [handler] = logging.getLogger().handlers
+        handler.addFilter(JobContext())
+        log_batch(logging.INFO, events.JOB_SUCCEEDED, FIELDS, fields=dict)
+        assert stream.writes == 1
+        stream.truncate(0)
+        stream.seek(0)
+        filtered = handler if of == "handler" else logging.getLogger("salon_jobs")
+        filtered.addFilter(only_odd)
+        try:
+            log_batch(logging.INFO, events.JOB_SUCCEEDED, FIELDS, fields=dict)
+        finally:
+            filtered.removeFilter(only_odd)
+        [line] = without_time(stream.getvalue())
+    assert (line["job_id"], line["shop"]) == (1, "x")
+
+
+@pytest.mark.parametrize("text", ["x" * 500_000, "カ" * 30_000, "\x9b" * 20_000])
+def test_batch_bounds_each_line(text: str) -> None:
+    """As for single events, a long one loses the middles of its texts; the others stay as they are."""
+    fields: list[dict[str, Any]] = [{"job_id": 0}, {"job_id": 1, text: text, "more": [text]}, {"job_id": 2}]
+    with only_handler() as stream:
+        log_batch(logging.INFO, events.JOB_SUCCEEDED, fields, fields=dict)
+        assert stream.writes == 1
+        lines = stream.getvalue().splitlines()
+    assert max(len(line.encode()) for line in lines) <= LONGEST_RECORD
+    assert [json.loads(line)["job_id"] for line in lines] == [0, 1, 2]
 
 
 def test_unwritable_batch_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
