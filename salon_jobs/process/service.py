@@ -20,7 +20,6 @@ from django.db import connections
 from salon_jobs.conf import debug
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics, tracing
-from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import NotReady, SchemaMissing
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
@@ -30,14 +29,13 @@ from salon_jobs.db.pools import give_pools_room
 from salon_jobs.db.read_only import refuse_read_only_servers
 from salon_jobs.process.health_server import HealthServer
 from salon_jobs.process.heartbeat import Heartbeat
+from salon_jobs.process.known_problems import KnownProblems
 from salon_jobs.process.preflight import answering, check_schema, check_tables, check_worker
 from salon_jobs.process.probe import KEPT_S, Probe
 
 _SIGNAL_POLL_S = 0.2
 _RETRY_S = 0.5
 _MARGIN_S = 0.25
-# How old the verdict in readiness may be: probes come every few seconds, to every process, and it asks a dozen queries.
-_VERDICT_S = 30.0
 # Time to send the last spans and errors: normally, and within the margin.
 _EXPORT_S = 2.0
 _LAST_EXPORT_S = 0.1
@@ -90,14 +88,12 @@ class Service:
         self._kind = kind
         self._make_loop = make_loop
         self._burst = burst
+        self._problems = KnownProblems(verdict)
         self._database = Probe(
             lambda: (check_tables if self._schema_checked else check_schema)(using),
             kept_s=KEPT_S,
-            afterwards=self._judge,
+            afterwards=self._problems.renew,
         )
-        self._verdict = verdict
-        self._judged = float("-inf")
-        self._problems: dict[str, object] = {}
         self._health: HealthServer | None = None
         try:
             self._health = HealthServer(health_address, self._readiness, self._samples)
@@ -223,17 +219,7 @@ class Service:
         self._database.answer()
         answered_s_ago = round(self._database.age_s, 1)
         own = {"kind": self._kind, "database_answered_s_ago": answered_s_ago, **self._own_facts()}
-        return {**own, **self._problems}
-
-    def _judge(self) -> None:
-        """Read the verdict for the next answers, unless it is new. What fails here makes nobody unready."""
-        if time.monotonic() - self._judged < _VERDICT_S:
-            return
-        self._judged = time.monotonic()
-        try:
-            self._problems = {"problems": self._verdict()}
-        except Exception as error:  # it asks the host for names of stores, too; readiness tells it
-            self._problems = {"problems_unknown": f"{type(error).__name__}: {message_of(error)}"}
+        return {**own, **self._problems.facts()}
 
     def _own_facts(self) -> dict[str, object]:
         """Return the facts this process knows without the database. Raises NotReady."""
