@@ -57,6 +57,7 @@ TABLES = (
         "salon_jobs_superseded",
         "salon_jobs_limit",
         "salon_jobs_rate",
+        "salon_jobs_ended_process",
         "salon_jobs_fan_out",
         "salon_jobs_unique",
         "salon_jobs_follow_up",

@@ -94,6 +94,7 @@ TABLES: Final[Mapping[str, JobTable]] = {
     "salon_jobs_ordered_key": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT",), storage={"fillfactor": 70}),
     "salon_jobs_ordered_job": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT",)),
     "salon_jobs_process": JobTable(),
+    "salon_jobs_ended_process": JobTable(),
     "salon_jobs_limit": JobTable(operator=("INSERT", "UPDATE", "DELETE")),
     "salon_jobs_rate": JobTable(operator=("DELETE",)),
     "salon_jobs_cron_entry": JobTable(operator=("UPDATE",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -21,8 +22,6 @@ _DEATHS_WITHIN: Final = timedelta(minutes=15)
 # A task fails as a whole if so many runs ended in this time, and none of them well.
 _FAILING_FOR: Final = timedelta(minutes=5)
 _FAILING_RUNS: Final = 3
-# Runs that are never repeated end otherwise, also when a living process interrupts them.
-_DEATHS: Final = ("salon_jobs.core.errors.ProcessDied",)
 
 
 class LateSchedules(NamedTuple):
@@ -34,14 +33,19 @@ class LateSchedules(NamedTuple):
     at: datetime
 
 
-class Deaths(NamedTuple):
-    """Processes that died with a job in the last 15 minutes, and the job that most of them ran; None: unknown."""
+class Ends(NamedTuple):
+    """Processes that died in the last 15 minutes, ``names`` up to four of them, and when any last ended, by kind.
 
-    processes: int
+    ``job_id`` is the job that most of them ran, ``of_job`` of them, as far as is known; ``task`` None: it is gone.
+    """
+
+    deaths: int
     first_at: datetime | None
+    names: list[str]
     job_id: int | None
     of_job: int | None
     task: str | None
+    last: Mapping[str, datetime]
 
 
 class OpenTransaction(NamedTuple):
@@ -115,9 +119,9 @@ class Facts:
         return LateSchedules(*row)
 
     @cached_property
-    def deaths(self) -> Deaths:
-        [row] = self._rows("process_deaths", last=_DEATHS_WITHIN, classes=[*_DEATHS])
-        return Deaths(*row)
+    def ends(self) -> Ends:
+        [(*deaths, kinds, times)] = self._rows("process_ends", last=_DEATHS_WITHIN)
+        return Ends._make((*deaths, dict(zip(kinds, times, strict=True))))
 
     @cached_property
     def open_transactions(self) -> list[OpenTransaction]:
@@ -135,6 +139,11 @@ class Facts:
     def alive(self, kind: str) -> list[ProcessAtWork]:
         """Return the processes of this kind that send heartbeats."""
         return [each for each in self.processes if each.kind == kind and not each.silent]
+
+    def none_since(self, kind: str) -> datetime | None:
+        """Return when the last process of this kind ended, or sent its last heartbeat; None: unknown."""
+        silent = [self.at - timedelta(seconds=each.beat_s_ago) for each in self.processes if each.kind == kind]
+        return max((*silent, *filter(None, [self.ends.last.get(kind)])), default=None)
 
     def _rows(self, statement: str, **values: Any) -> list[Any]:
         return statements.rows(statement, values, using=self.using)

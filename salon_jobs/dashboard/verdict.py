@@ -17,6 +17,7 @@ from salon_jobs.core.text import visible
 from salon_jobs.core.units import counted, error_name
 from salon_jobs.dashboard import relays
 from salon_jobs.dashboard.facts import Facts
+from salon_jobs.dashboard.processes import LATE_TICK
 from salon_jobs.jobs.search import COUNTED as COUNTED_FAILURES
 from salon_jobs.jobs.search import FailureKind
 from salon_jobs.jobs.waiting import serves
@@ -112,7 +113,7 @@ def _workers(facts: Facts) -> Iterator[Problem]:
                 kind="no-worker",
                 text=gettext("no worker is running"),
                 remedy=gettext("start one: python manage.py runworker"),
-                since=_ago(facts, facts.waiting.oldest_due_s),
+                since=facts.none_since("worker"),
                 section="processes",
             )
     if silent := [each for each in facts.processes if each.silent]:
@@ -185,25 +186,27 @@ def _queues(facts: Facts) -> Iterator[Problem]:
 
 
 def _deaths(facts: Facts) -> Iterator[Problem]:
-    deaths = facts.deaths
-    if not deaths.processes:
+    ends = facts.ends
+    if not ends.deaths:
         return
-    text = ngettext(
-        "%(count)s process died with its jobs", "%(count)s processes died with their jobs", deaths.processes
-    ) % {"count": deaths.processes}
-    job = f"{deaths.job_id}{f', {deaths.task}' if deaths.task else ''}"
-    if deaths.job_id is not None:
-        ran = gettext("%(most)s of them ran job %(job)s") if deaths.processes > 1 else gettext("it ran job %(job)s")
-        text = f"{text} ({ran % {'most': deaths.of_job, 'job': job}})"
+    text = ngettext("%(count)s process died", "%(count)s processes died", ends.deaths) % {"count": f"{ends.deaths:,}"}
+    remedy = gettext("see why in their logs, or in that of the system, which kills for memory: %(names)s")
+    remedy %= {"names": _some(ends.names)}
+    if ends.job_id is not None:
+        job = f"{ends.job_id}{f', {ends.task}' if ends.task else ''}"
+        ran = gettext("it ran job %(job)s") if ends.deaths == 1 else gettext("%(most)s of them ran job %(job)s")
+        text = f"{text} ({ran % {'most': ends.of_job, 'job': job}})"
+    if ends.task is not None:
+        remedy = gettext("see why, then cancel it or mend its task: python manage.py salon_jobs show %(job)s")
+        remedy %= {"job": ends.job_id}
     yield Problem(
         kind="processes-died",
         text=text,
-        remedy=gettext("see why, then cancel it or mend its task: python manage.py salon_jobs show %(job)s")
-        % {"job": deaths.job_id},
-        since=deaths.first_at,
-        section="" if deaths.task else "processes",
+        remedy=remedy,
+        since=ends.first_at,
+        section="processes" if ends.task is None else "",
         model="job",
-        pk=deaths.job_id,
+        pk=ends.job_id,
     )
 
 
@@ -213,12 +216,14 @@ def _schedulers(facts: Facts) -> Iterator[Problem]:
     missed = [each.next_at for each in late if each.next_at is not None]
     if not facts.alive("scheduler"):
         active = [each for each in facts.cron if each.next_at is not None and not each.paused]
-        if active or schedules.exist:
+        ended_at = facts.none_since("scheduler")
+        restarts = ended_at is not None and facts.at - ended_at <= LATE_TICK and not (missed or schedules.late)
+        if (active or schedules.exist) and not restarts:
             yield Problem(
                 kind="no-scheduler",
                 text=gettext("no scheduler is running, so no cron entry or schedule fires"),
                 remedy=gettext("start one: python manage.py runscheduler"),
-                since=min(filter(None, (*missed, schedules.oldest)), default=None),
+                since=ended_at or min(filter(None, (*missed, schedules.oldest)), default=None),
                 section="cron",
             )
         return

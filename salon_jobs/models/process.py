@@ -1,4 +1,4 @@
-"""Models of processes and their shared state: limits, cron entries and their ticks, statistics."""
+"""Models of processes, living and ended, and their shared state: limits, cron entries and their ticks, statistics."""
 
 from __future__ import annotations
 
@@ -50,6 +50,30 @@ class Process(Row):
         verbose_name = _("process")
         verbose_name_plural = _("processes")
         indexes: ClassVar = [models.Index(fields=["heartbeat_at"], name="salon_jobs_process_beat")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.hostname}/{self.pid}"
+
+
+class EndedProcess(Row):
+    """A process that has ended lately, by itself or by dying, or the last of its kind to end.
+
+    The statement that deletes the process's row writes it, and deletes those that are older.
+    """
+
+    id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
+    kind: models.CharField[str, str] = models.CharField(max_length=16)
+    hostname: models.CharField[str, str] = models.CharField(max_length=255)
+    pid: models.IntegerField[int, int] = models.IntegerField()
+    # When it ended; if only its silence told that it had died, its last heartbeat.
+    ended_at: models.DateTimeField[datetime, datetime] = InstantField()
+    # Whether it died; if it was killed for a job past its limit, it did not.
+    died: models.BooleanField[bool, bool] = models.BooleanField()
+    # The ids of up to a hundred jobs that it ran when it died, or may have run.
+    jobs = models.JSONField(db_default=models.Value([], models.JSONField()))
+
+    class Meta:
+        db_table = "salon_jobs_ended_process"
 
     def __str__(self) -> str:
         return f"{self.kind} {self.hostname}/{self.pid}"

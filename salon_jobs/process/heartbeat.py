@@ -19,7 +19,6 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event
 from salon_jobs.db import statements
-from salon_jobs.models import Process
 from salon_jobs.models.process import new_process_id
 from salon_jobs.process.loop import Loop, Outage
 
@@ -166,5 +165,5 @@ class EmbeddedRow:
 
 
 def delete_row(process_id: int, *, using: str) -> None:
-    """Delete the row of a process that ended normally. Raises database errors."""
-    Process.objects.using(using).filter(pk=process_id).delete()
+    """Delete the row of a process that ended normally, and note its end. Raises database errors."""
+    statements.rows("delete_process", {"process_id": process_id, "silent_after": None, "died": False}, using=using)

@@ -432,13 +432,21 @@ class ChildSupervisor(Loop):
         runs = child.runs()
         overdue: list[InFlightRun] = []
         charged = [*(run.job_id for run in runs), *(child.report or {}).get("unwritten", ())]
-        if self.stopping.is_set() and 0 < status != DEAD_EXIT:
-            charged = []  # it gave its jobs back, or tried to
+        gave_back = self.stopping.is_set() and 0 < status != DEAD_EXIT  # its jobs, or tried to
+        if gave_back:
+            charged = []
         elif self._life is Life.BLAMELESS:
             overdue, charged = [run for run in runs if run.kill_at <= self._life_since], []
         try:
-            end = describe_end(status)
-            rescue_process(child.process_id, None, using=self.using, end=end, charged=charged, overdue=overdue)
+            rescue_process(
+                child.process_id,
+                None,
+                using=self.using,
+                end=describe_end(status),
+                charged=charged,
+                overdue=overdue,
+                died=not gave_back and self._life is not Life.BLAMELESS,
+            )
         except OperationalError as error:
             if not is_lock_conflict(error):
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import time
@@ -114,20 +115,22 @@ def rescue_process(
     end: str = "stopped sending heartbeats",
     charged: Collection[int] | None = None,
     overdue: Iterable[InFlightRun] = (),
+    died: bool = True,
 ) -> RescueCounts:
     """Delete the row, end the dead process's backends, and then requeue its jobs.
 
     The order matters: the deletion waits for a claim in flight, which holds KEY SHARE on the row, and a later claim
     finds no row. If the process sends a heartbeat in the meantime, it keeps its row and nothing happens. ``silence`` is
     None for a process that is known to be dead; ``end`` describes how it ended, ``charged`` lists the jobs that had
-    started (None: unknown), and the ``overdue`` runs, for which it was killed, count as failed attempts.
+    started (None: unknown), and the ``overdue`` runs, for which it was killed, count as failed attempts. One that we
+    have ended on purpose has not ``died``.
 
     Jobs that another transaction holds up are left, as jobs of an owner without a row: the next sweep tries them again,
     and then it is unknown which had started. Raises database errors; then call it again. A held-up process row is an
     error too (``is_lock_conflict``).
     """
     leases = Leases(process_id, using=using)
-    is_silent, label = _declare_dead(process_id, silence, using)
+    is_silent, label = _declare_dead(process_id, silence, using, died)
     if not is_silent:
         return RescueCounts()
     for run in overdue:
@@ -138,6 +141,8 @@ def rescue_process(
     if label is None and not rescued:
         return RescueCounts()
     enqueue.wake_ups.after_commit(using)
+    if jobs := [job.id for job in rescued if job.charged]:
+        statements.execute("note_deaths", {"process_id": process_id, "jobs": json.dumps(jobs[:100])}, using=using)
     held_up = len(leases.other_leases(()))
     fields: dict[str, Any] = {"held_up": held_up} if held_up else {}
     log_event(
@@ -157,13 +162,13 @@ def rescue_process(
     return RescueCounts(1, len(rescued) - failed, failed)
 
 
-def _declare_dead(process_id: int, silence: timedelta | None, using: str) -> tuple[bool, str | None]:
+def _declare_dead(process_id: int, silence: timedelta | None, using: str, died: bool) -> tuple[bool, str | None]:
     """Delete a process's row and end its backends, in one transaction.
 
     Return whether it is dead, and its row; None if its row was already gone.
     """
     backends = {"application_name": application_name(process_id)}
-    deletion = {"process_id": process_id, "silent_after": silence}
+    deletion = {"process_id": process_id, "silent_after": silence, "died": died}
     for is_last in (False, True):
         try:
             with short_lock_timeout(using=using):

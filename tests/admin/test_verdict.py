@@ -19,23 +19,26 @@ from django.utils import timezone
 from salon_jobs.core.records import StoreId
 from salon_jobs.dashboard import facts
 from salon_jobs.management.service import sentences
+from salon_jobs.process.heartbeat import delete_row
 from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.worker.maintenance import rescue_process
 from tests.admin.pages import html_of, text_of
 from tests.management.operator import add, insert, minute, run
 from tests.settings import url_for
-from tests.support import change, elsewhere, seen, wait_until_waiting
+from tests.support import another_process, be_silent, change, claim, elsewhere, rescuer, seen, wait_until_waiting
 from tests.waiting import LIMIT_S
 
 NOW = timezone.now
 DECLARED = "expire-tentative-reservations"
+WORKER, SCHEDULER = 10**9, 10**9 + 1
 
 
 @pytest.fixture
 def healthy(web: None) -> None:
     """Have a worker and a scheduler that serve everything."""
     beat = {"hostname": "vm", "heartbeat_at": NOW() + timedelta(hours=1)}  # as long as the test takes
-    insert("process", id=1, kind="worker", pid=1, **beat)
-    insert("process", id=2, kind="scheduler", pid=2, **beat)
+    insert("process", id=WORKER, kind="worker", pid=1, **beat)
+    insert("process", id=SCHEDULER, kind="scheduler", pid=2, **beat)
 
 
 def status() -> list[dict[str, Any]]:
@@ -83,7 +86,7 @@ def test_no_scheduler(operator: Client) -> None:
     assert only_problem(operator, "no-scheduler")["since"] is None
     insert("cron_entry", name=DECLARED, registered_at=NOW() - timedelta(hours=3))
     assert only_problem(operator, "no-scheduler")["since"] is not None
-    insert("process", id=3, kind="scheduler", hostname="vm", pid=3, heartbeat_at=NOW() - timedelta(hours=1))
+    insert("process", id=SCHEDULER + 1, kind="scheduler", hostname="vm", pid=3, heartbeat_at=NOW() - timedelta(hours=1))
     assert [each["kind"] for each in status()] == ["silent", "no-scheduler"]
 
 
@@ -134,21 +137,92 @@ def test_late_schedules(operator: Client) -> None:
     only_problem(operator, "no-scheduler")
 
 
+def die(*, running: list[int] | None = None) -> None:
+    """Have a worker claim what is due and die; ``running``: the jobs that it ran, None: unknown."""
+    process = another_process()
+    claim(process)
+    rescue_process(process, None, using="default", end="was killed by SIGKILL", charged=running)
+
+
 @pytest.mark.usefixtures("healthy")
 def test_processes_that_die(operator: Client) -> None:
-    """The job that ran in most of them is named and linked, and is no more once they are long gone."""
-    killer, other = (add(task="test-system", run_at=NOW() + timedelta(hours=1)) for _ in range(2))
-    died = {"attempt": 1, "error_class": "salon_jobs.core.errors.ProcessDied"}
-    for process in (101, 102, 103):
-        insert("job_error", job_id=killer, worker_id=process, **died)
-    insert("job_error", job_id=other, worker_id=101, **died)
-    for living in ("builtins.KeyError", "salon_jobs.core.errors.NotRepeated"):
-        insert("job_error", job_id=other, worker_id=999, attempt=1, error_class=living)
+    """The job that most of them ran is named and linked, whatever else fails; it is no problem once it is long ago."""
+    killer, other = (add(task="test-system") for _ in range(2))
+    die(running=[killer])
+    assert only_problem(operator, "processes-died")["text"] == f"1 process died (it ran job {killer}, test-system)"
+    die(running=[killer, other])
+    die()
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class)"
+        " SELECT %s, 1, 'builtins.KeyError' FROM generate_series(1, 2500)",
+        other,
+    )
+    die(running=[])
     found = only_problem(operator, "processes-died")
-    assert found["text"] == f"3 processes died with their jobs (3 of them ran job {killer}, test-system)"
+    assert found["text"] == f"4 processes died (3 of them ran job {killer}, test-system)"
+    assert found["remedy"].endswith(f"show {killer}")
     assert f"job/{killer}/change/" in html_of(operator, "dashboard/")
-    change("UPDATE salon_jobs_job_error SET occurred_at = now() - interval '16 minutes'")
+    change("UPDATE salon_jobs_ended_process SET ended_at = now() - interval '16 minutes'")
     assert status() == []
+
+
+@pytest.mark.usefixtures("healthy")
+def test_processes_that_die_without_job(operator: Client) -> None:
+    """The remedy names them: their logs say why. A job that is gone is no page to look at."""
+    die()
+    die()
+    found = only_problem(operator, "processes-died")
+    assert found["text"] == "2 processes died"
+    assert found["remedy"].endswith(": worker test/2, worker test/2")
+    gone = add(task="test-system")
+    die()
+    change("DELETE FROM salon_jobs_job")
+    found = only_problem(operator, "processes-died")
+    assert found["text"] == f"3 processes died (1 of them ran job {gone})"
+    assert "show" not in found["remedy"]
+
+
+@pytest.mark.usefixtures("healthy")
+def test_ends_in_order() -> None:
+    """A process that ended by itself has not died; of each kind the last end is kept, and those of 15 minutes."""
+    workers = [another_process() for _ in range(3)]
+    for process in workers:
+        delete_row(process, using="default")
+    assert status() == []
+    ends = "SELECT id, died FROM salon_jobs_ended_process ORDER BY id"
+    assert seen(ends) == [(process, False) for process in workers]
+    change("UPDATE salon_jobs_ended_process SET ended_at = now() - interval '1 day' - id * interval '1 ms'")
+    delete_row(SCHEDULER, using="default")
+    assert seen(ends) == [(workers[0], False), (SCHEDULER, False)]
+
+
+@pytest.mark.usefixtures("healthy")
+def test_no_worker_since_last_one(operator: Client) -> None:
+    """Since the last worker ended, or sent its last heartbeat, however long the oldest job has been due."""
+    change("DELETE FROM salon_jobs_process WHERE kind = 'worker'")
+    add(task="test-system", run_at=NOW() - timedelta(hours=9))
+    assert only_problem(operator, "no-worker")["since"] is None, "there was none, as far as is known"
+    [(before,)] = seen("SELECT clock_timestamp()")
+    delete_row(another_process(), using="default")
+    [(after,)] = seen("SELECT clock_timestamp()")
+    assert before < datetime.fromisoformat(only_problem(operator, "no-worker")["since"]) < after
+    silent = another_process()
+    be_silent(silent, 7200)
+    assert rescuer().run_once().processes == 1
+    [(ended_at,)] = seen("SELECT ended_at FROM salon_jobs_ended_process WHERE id = %s", silent)
+    assert ended_at < before - timedelta(hours=1), "its last heartbeat, not when it was found to be dead"
+
+
+@pytest.mark.usefixtures("healthy")
+def test_scheduler_that_restarts(operator: Client) -> None:
+    """For a minute another may take over, unless a tick is late already."""
+    delete_row(SCHEDULER, using="default")
+    assert status() == []
+    change("UPDATE salon_jobs_ended_process SET ended_at = now() - interval '61 s'")
+    assert only_problem(operator, "no-scheduler")["since"] is not None
+    change("UPDATE salon_jobs_ended_process SET ended_at = now()")
+    insert("cron_entry", name=DECLARED, registered_at=NOW() - timedelta(hours=3))
+    only_problem(operator, "no-scheduler")
 
 
 @pytest.mark.usefixtures("healthy")

@@ -69,6 +69,8 @@ def test_burst_gives_up_on_children_that_cannot_start(database: None, tmp_path: 
     with WorkerProcess("--burst", FAULT=str(fault)) as worker:
         assert worker.wait() == 1
         assert len(worker.logged("child_died", end="ended with status 9")) == 2
+    [(died,)] = seen("SELECT count(*) FROM salon_jobs_ended_process WHERE died AND jobs = '[]'")
+    assert died == 3, "each has had a row, and no job"
 
 
 def test_jobs_of_a_killed_child_are_rescued(stores: list[UUID], held: Held, tmp_path: Path) -> None:
@@ -97,6 +99,7 @@ def test_jobs_of_a_killed_child_are_rescued(stores: list[UUID], held: Held, tmp_
         runs = [record["job_id"] for record in worker.logged("job_succeeded", task_name="e2e-write")]
         assert sorted(runs) == sorted(waiting)
     assert seen("SELECT job_id, code FROM salon_jobs_job_error") == [(running, "JOB.PROCESS_DIED")]
+    assert seen("SELECT id, jobs::text FROM salon_jobs_ended_process WHERE died") == [(process_id, f"[{running}]")]
     assert seen("SELECT count(*) FROM customer") == [(21,)]
 
 

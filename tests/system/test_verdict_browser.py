@@ -20,14 +20,13 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from salon_jobs.management.service import sentences
+from salon_jobs.worker.maintenance import rescue_process
 from tests.management.operator import add, insert, minute
 from tests.outbox.rows import ORDERS, block, write
 from tests.settings import url_for
-from tests.support import change
+from tests.support import another_process, change, claim
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("beside_a_loop")]
-
-DIED = {"attempt": 1, "error_class": "salon_jobs.core.errors.ProcessDied", "code": "JOB.PROCESS_DIED"}
 
 
 def _ago(**span: float) -> Any:
@@ -70,9 +69,12 @@ def _late_schedule() -> None:
 
 
 def _processes_that_die() -> None:
-    killer = add(task="ping", run_at=timezone.now() + timedelta(hours=1), rescues=4)
-    for process in range(101, 105):
-        insert("job_error", job_id=killer, worker_id=process, **DIED)
+    add(task="test-system")
+    for _ in range(4):
+        process = another_process()
+        claim(process)
+        rescue_process(process, None, using="default", end="was killed by SIGKILL")
+    change("UPDATE salon_jobs_job SET run_at = now() + interval '1 hour'")  # the site does not know its task
 
 
 def _dead_provider() -> None:
@@ -100,7 +102,7 @@ INCIDENTS: list[tuple[Callable[[], Any], str, str, str]] = [
     (_failing_cron_job, "jobs-failed", "1 failed job: 1 × OSError no space left in nightly-report", "no space left"),
     (_no_scheduler, "no-scheduler", "no scheduler is running, so no cron entry or schedule fires", "expire-tentative"),
     (_late_schedule, "schedules-late", "1 schedule is late", "late"),
-    (_processes_that_die, "processes-died", "4 processes died with their jobs", "4 processes died running it"),
+    (_processes_that_die, "processes-died", "4 processes died (4 of them ran job", "4 processes died running it"),
     (_dead_provider, "task-failing", "every run of charge-card has failed and is tried again", "charge-card"),
     (_late_queue, "queue-late", "queue mail is late by 20 min (1 due)", "ping"),
     (
@@ -116,8 +118,8 @@ INCIDENTS: list[tuple[Callable[[], Any], str, str, str]] = [
 def healthy(beside_a_loop: None, database: None) -> Generator[None]:
     """Have a worker and a scheduler, and put the migrations back."""
     beat = {"hostname": "shop", "heartbeat_at": _ago(hours=-1)}  # as long as the test takes
-    insert("process", id=1, kind="worker", pid=1, **beat)
-    insert("process", id=2, kind="scheduler", pid=2, **beat)
+    insert("process", id=10**9, kind="worker", pid=1, **beat)
+    insert("process", id=10**9 + 1, kind="scheduler", pid=2, **beat)
     yield
     change("UPDATE django_migrations SET app = 'salon_jobs' WHERE app = 'former'")
 

@@ -98,6 +98,7 @@ MATRIX: Final[dict[str, Table]] = {
     "salon_jobs_job_step": _of_jobs(store="store_id", web="own SD", operator="all SD"),
     "salon_jobs_limit": _of_jobs(operator="all SIUD"),
     "salon_jobs_process": _of_jobs(operator="all S"),
+    "salon_jobs_ended_process": _of_jobs(operator="all S"),
     "salon_jobs_cron_entry": _of_jobs(operator="all SU"),
     "salon_jobs_cron_tick": _of_jobs(operator="all S"),
     "salon_jobs_schedule": _of_jobs(store="store_id", web="own S", operator="all SUD"),

@@ -46,19 +46,42 @@ SELECT extract(epoch FROM pg_postmaster_start_time())::float8, pg_is_in_recovery
        (SELECT owner FROM orphaned WHERE is_owner LIMIT 100))
 
 -- name: delete_process
--- Delete a process's row if its heartbeat is still too old, or in any case (NULL) because its supervisor saw it die.
--- Waits for a claim in flight (KEY SHARE); a later claim finds no row and claims nothing. Returns one row when the
--- process may be considered dead: its row, or NULL if that was already gone.
--- Locks: the process row. Role: worker.
+-- Delete a process's row if its heartbeat is still too old, or in any case (NULL) because it ends, or its supervisor saw
+-- it die. Waits for a claim in flight (KEY SHARE); a later claim finds no row and claims nothing. Returns one row when
+-- the process may be considered dead: its row, or NULL if that was already gone.
+-- Notes when it ended, and whether it %(died)s; an end that nobody saw was about when its last heartbeat was. Forgets
+-- the ends of more than 15 minutes ago but the last of each kind, which tells since when there has been no such process.
+-- Locks: the process row, and the rows of ends that it deletes, SKIP LOCKED. Role: worker.
 WITH gone AS (
     DELETE FROM salon_jobs_process
      WHERE id = %(process_id)s
        AND (%(silent_after)s::interval IS NULL OR heartbeat_at < clock_timestamp() - %(silent_after)s::interval)
-    RETURNING kind || ' ' || hostname || '/' || pid AS label
+    RETURNING *
+), noted AS (
+    INSERT INTO salon_jobs_ended_process AS e (id, kind, hostname, pid, ended_at, died)
+    SELECT id, kind, hostname, pid,
+           CASE WHEN %(silent_after)s::interval IS NULL THEN clock_timestamp() ELSE heartbeat_at END, %(died)s
+      FROM gone
+        ON CONFLICT (id) DO UPDATE SET ended_at = excluded.ended_at, died = e.died OR excluded.died
+), forgotten AS (
+    DELETE FROM salon_jobs_ended_process
+     WHERE id = ANY (ARRAY (
+           SELECT old.id FROM salon_jobs_ended_process old
+            WHERE old.ended_at < clock_timestamp() - interval '15 minutes'
+              AND EXISTS (SELECT FROM gone)
+              AND EXISTS (SELECT FROM salon_jobs_ended_process e WHERE e.kind = old.kind AND e.ended_at > old.ended_at)
+              FOR UPDATE OF old SKIP LOCKED))
 )
-SELECT label FROM gone
+SELECT kind || ' ' || hostname || '/' || pid FROM gone
 UNION ALL
 SELECT NULL WHERE NOT EXISTS (SELECT FROM salon_jobs_process WHERE id = %(process_id)s)
+
+-- name: note_deaths
+-- Note which jobs a dead process ran, or may have run: the first hundred.
+-- Locks: the row of its end. Role: worker.
+UPDATE salon_jobs_ended_process
+   SET jobs = jsonb_path_query_array(jobs || %(jobs)s::jsonb, '$[0 to 99]')
+ WHERE id = %(process_id)s
 
 -- name: end_backends
 -- End the connections that a dead process may still hold, so that its open transactions cannot commit.

@@ -8,20 +8,27 @@ SELECT EXISTS (SELECT FROM salon_jobs_schedule WHERE paused_at IS NULL), count(*
          WHERE paused_at IS NULL AND next_at < statement_timestamp() - %(late)s::interval
          ORDER BY next_at LIMIT %(most)s) late
 
--- name: process_deaths
--- Count the processes that died since %(last)s ago while they ran a job, among the newest 2,000 errors; return when the
--- first of them died, the job that ran in most of them and in how many, and its task (NULL: the job is gone).
+-- name: process_ends
+-- Return of the processes that died since %(last)s ago how many, when the first of them did, the names of the newest
+-- four, the job that most of them ran, in how many, and its task (NULL: the job is gone); then the kinds of processes
+-- that have ended, and when the last of each did. Reads the newest 10,000 ends.
 -- Locks: none. Role: operator, worker.
-WITH newest AS MATERIALIZED (
-    SELECT job_id, error_class, worker_id, occurred_at FROM salon_jobs_job_error ORDER BY id DESC LIMIT 2000
-), died AS (
-    SELECT job_id, worker_id, occurred_at FROM newest
-     WHERE occurred_at > now() - %(last)s::interval AND error_class = ANY (%(classes)s::text[])
+WITH ended AS MATERIALIZED (
+    SELECT id, kind, hostname, pid, ended_at, died, jobs FROM salon_jobs_ended_process ORDER BY ended_at DESC LIMIT 10000
+), death AS (
+    SELECT * FROM ended WHERE died AND ended_at > now() - %(last)s::interval
 ), most AS (
-    SELECT job_id, count(DISTINCT worker_id) AS deaths FROM died GROUP BY job_id ORDER BY 2 DESC, 1 LIMIT 1
+    SELECT job_id::bigint, count(*) AS deaths
+      FROM death CROSS JOIN LATERAL jsonb_array_elements_text(death.jobs) AS job (job_id)
+     GROUP BY job_id ORDER BY 2 DESC, 1 LIMIT 1
+), last AS (
+    SELECT kind, max(ended_at) AS at FROM ended GROUP BY kind
 )
-SELECT total.deaths, total.first_at, most.job_id, most.deaths, j.task
-  FROM (SELECT count(DISTINCT worker_id) AS deaths, min(occurred_at) AS first_at FROM died) total
+SELECT total.deaths, total.first_at,
+       ARRAY(SELECT kind || ' ' || hostname || '/' || pid FROM death ORDER BY ended_at DESC, id DESC LIMIT 4),
+       most.job_id, most.deaths, j.task,
+       ARRAY(SELECT kind FROM last ORDER BY kind), ARRAY(SELECT at FROM last ORDER BY kind)
+  FROM (SELECT count(*) AS deaths, min(ended_at) AS first_at FROM death) total
   LEFT JOIN most ON true
   LEFT JOIN salon_jobs_job j ON j.id = most.job_id
 
