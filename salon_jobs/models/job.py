@@ -68,6 +68,8 @@ _ILLEGAL_MOVES = pgtrigger.Condition(
     "succeeded>queued,succeeded>running,succeeded>failed,succeeded>cancelled,queued>succeeded,queued>failed,"
     "failed>running,failed>succeeded,cancelled>running,cancelled>succeeded,cancelled>failed}'))"
 )
+# Most jobs have survived every process that ran them, which is seen first.
+_RETRIED = pgtrigger.Condition("(NEW.rescues > 0 AND NEW.state = 'queued' AND OLD.state IN ('failed', 'cancelled'))")
 _IDENTITY_CHANGED = pgtrigger.Condition(
     "(OLD.id IS DISTINCT FROM NEW.id OR OLD.task IS DISTINCT FROM NEW.task"
     " OR OLD.store_id IS DISTINCT FROM NEW.store_id)"
@@ -104,7 +106,7 @@ class Job(Row):
     lease: models.BigIntegerField[int, int] = models.BigIntegerField(db_default=0)
     # The process that holds the job.
     leased_by: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    # Times a worker died while running this job.
+    # Times a worker died while running this job; a retry by a person gives all of them back.
     rescues: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
     job_key: models.CharField[str | None, str | None] = models.CharField(_("job key"), max_length=512, null=True)  # noqa: DJ001 - NULL means "no key" to the unique index
     payload = ReadableJSONField(db_default=models.Value({}, models.JSONField()))
@@ -255,6 +257,14 @@ class Job(Row):
                 name="legal_moves_only",
                 operation=pgtrigger.UpdateOf("state"),  # type: ignore[no-untyped-call]
                 condition=_ILLEGAL_MOVES,
+            ),
+            # A retry gives all deaths back; a web process, which may retry its store's jobs, cannot write them.
+            pgtrigger.Trigger(
+                name="retry_forgives_deaths",
+                when=pgtrigger.Before,
+                operation=pgtrigger.UpdateOf("state"),  # type: ignore[no-untyped-call]
+                condition=_RETRIED,
+                func="NEW.rescues = 0; RETURN NEW;",
             ),
         ]
         permissions: ClassVar = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -19,10 +20,11 @@ from salon_jobs.control import retry_jobs, run_again
 from salon_jobs.core.errors import EnqueueRefused, JobDoesNotExist, OptionInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import control
+from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
 from tests.management.operator import add as insert
 from tests.settings import url_for
-from tests.support import change, elsewhere, seen, wait_until_waiting
+from tests.support import another_process, change, claim, elsewhere, seen, wait_until_waiting
 from tests.waiting import LIMIT_S
 
 OPERATOR = "operator"
@@ -69,6 +71,32 @@ def test_retry_removes_passed_expiry(database: None) -> None:
     change("UPDATE salon_jobs_job SET expires_at = now() + interval '1 hour' WHERE id = %s", ahead)
     assert [result.changed for result in control.retry_jobs([over, ahead], using=OPERATOR)] == [True, True]
     assert seen("SELECT id, expires_at IS NULL FROM salon_jobs_job ORDER BY id") == [(over, True), (ahead, False)]
+
+
+def test_retry_gives_deaths_back(stores: list[UUID]) -> None:
+    """Whoever retries the job: it fails again after as many deaths as a new one, as it failed first."""
+    job_id = tasks.in_store.enqueue(store_id=stores[0], number=1).id
+    for by, retried in ((None, OPERATOR), (stores[0], "web")):
+        for left in range(4, -1, -1):
+            process = another_process()
+            claim(process)
+            assert rescue_process(process, None, using="default").failed == (left == 0)
+        with tenant_context(by, using=retried) if by else nullcontext():
+            assert retry_jobs([job_id], using=retried) == [ActionResult(job_id, True)]
+        assert seen("SELECT state, rescues FROM salon_jobs_job") == [("queued", 0)]
+
+
+def test_replaced_job_has_no_deaths(database: None) -> None:
+    """Its new arguments have killed no process; one that keeps its attempts keeps its deaths."""
+    task, preserving = (
+        tasks.keyed_system.using(job_key="k", job_key_mode=mode) for mode in ("replace", "preserve_run_at")
+    )
+    job_id = task.enqueue(note="deadly").id
+    change("UPDATE salon_jobs_job SET attempts = 3, rescues = 4")
+    assert preserving.enqueue(note="deadly").id == job_id
+    assert seen("SELECT attempts, rescues FROM salon_jobs_job") == [(3, 4)]
+    assert task.enqueue(note="harmless").id == job_id
+    assert seen("SELECT attempts, rescues FROM salon_jobs_job") == [(0, 0)]
 
 
 def test_cancel_is_one_statement(jobs: dict[str, int]) -> None:

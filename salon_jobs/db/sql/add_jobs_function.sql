@@ -160,7 +160,8 @@ BEGIN
                        alone = false, public_id = w.named,
                        run_at = CASE WHEN preserve THEN j.run_at
                                      ELSE least(w.run_at, j.created_at + ($4->>'max_wait')::interval) END,
-                       attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
+                       attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END,
+                       rescues = CASE WHEN preserve THEN j.rescues ELSE 0 END
                   FROM waiting w
                  WHERE NOT dedupe AND j.id = w.id AND j.id = ANY (ARRAY(SELECT id FROM waiting))
             ), named AS (
@@ -187,7 +188,8 @@ BEGIN
                keep_result = excluded.keep_result, alone = false, public_id = coalesce(j.public_id, excluded.public_id),
                run_at = CASE WHEN preserve THEN j.run_at
                              ELSE least(excluded.run_at, j.created_at + ($4->>'max_wait')::interval) END,
-               attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
+               attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END,
+               rescues = CASE WHEN preserve THEN j.rescues ELSE 0 END
          WHERE NOT dedupe
         RETURNING j.id,
                   CASE WHEN j.xmax <> 0 THEN CASE WHEN preserve THEN 'kept' ELSE 'replaced' END
