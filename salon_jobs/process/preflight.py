@@ -29,6 +29,7 @@ from salon_jobs.core.errors import (
     SchemaMissing,
 )
 from salon_jobs.core.events import log_event
+from salon_jobs.core.units import with_noun
 from salon_jobs.db.connections import POSTGRESQL_REMEDY, holds_job_tables, not_postgresql
 from salon_jobs.db.read_only import ServerReadOnly
 
@@ -94,14 +95,14 @@ def check_schema(alias: str) -> None:
     with answering():
         loader, pending = _migrations(alias)
     if pending:
-        names = ", ".join(pending[:3])
+        names = ", ".join([*pending[:3], *("…" for _ in pending[3:4])])
         remedy = "run: python manage.py migrate"
         if not loader.applied_migrations:
             remedy = (
                 "the tables were made without migrations, as by TEST = {'MIGRATE': False}: have a test that starts a"
                 " process migrate, or run its jobs by salon_jobs.testing"
             )
-        raise SchemaMissing(f"{len(pending)} migrations are pending ({names} …); {remedy}")
+        raise SchemaMissing(f"{with_noun(len(pending), 'migration is', 'migrations are')} pending ({names}); {remedy}")
 
 
 def pending_migrations(alias: str) -> list[str]:

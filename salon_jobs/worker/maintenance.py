@@ -20,7 +20,7 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.core.outcomes import Errored
 from salon_jobs.core.records import JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
-from salon_jobs.core.units import in_seconds
+from salon_jobs.core.units import in_seconds, with_noun
 from salon_jobs.db import statements
 from salon_jobs.db.statements import is_lock_conflict, short_lock_timeout
 from salon_jobs.jobs import enqueue, registry
@@ -153,7 +153,9 @@ def rescue_process(
         described = identify(job)
         log_event(logging.WARNING, events.JOB_RESCUED, state=job.state.value, charged=job.charged, **described)
         if job.state is JobState.FAILED:
-            error: SalonJobsError = ProcessDied(f"{name} died running it, as {job.rescues} processes have")
+            error: SalonJobsError = ProcessDied(
+                f"{name} died running it: {with_noun(job.rescues, 'process has', 'processes have')} by now"
+            )
             if job.reason == NotRepeated.code:
                 error = NotRepeated(f"{name} died running it, and the task runs at most once")
             log_event(logging.ERROR, events.JOB_FAILED, code=error.code, **described)

@@ -20,7 +20,6 @@ from sentry_sdk.scope import register_external_propagation_context, remove_exter
 from salon_jobs import Discard, Snooze, cron, current_job, emit, fan_out
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import PublishFailure, Verdict
-from salon_jobs.conf import settings as conf
 from salon_jobs.core import tracing
 from salon_jobs.core.events import JOB_OUTCOME_UNKNOWN
 from salon_jobs.integrations import opentelemetry, sentry
@@ -94,9 +93,13 @@ def test_payload_that_never_fits_is_one_event(process_id: int, sent: Sent) -> No
     assert SECRET not in sent.text
 
 
-def test_job_that_kills_its_processes_is_one_event(stores: list[UUID], sent: Sent) -> None:
+@pytest.mark.parametrize(("deaths", "said"), [(1, "1 process has by now"), (3, "3 processes have by now")])
+def test_job_that_kills_its_processes_is_one_event(
+    stores: list[UUID], sent: Sent, monkeypatch: pytest.MonkeyPatch, deaths: int, said: str
+) -> None:
+    monkeypatch.setattr(tasks.in_store, "max_deaths", deaths)
     handle = tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0])
-    for _ in range(conf.max_deaths):
+    for _ in range(deaths):
         assert sent.events == []
         process = another_process()
         be_silent(process)
@@ -104,6 +107,7 @@ def test_job_that_kills_its_processes_is_one_event(stores: list[UUID], sent: Sen
         rescuer().run_once()
     [event] = sent.events
     assert raised(event) == "ProcessDied"
+    assert said in sent.text
     assert event["tags"]["job_id"] == handle.id
 
 

@@ -154,7 +154,7 @@ def test_job_that_kills_its_processes(
     assert (row["state"], row["reason"], row["finished_at"] is None) == ("failed", "process_died", False)
     messages = [message for (message,) in seen("SELECT message FROM salon_jobs_job_error ORDER BY id")]
     assert len(messages) == fails_at
-    assert messages[-1].endswith(f"was declared dead; the job fails after {fails_at} such deaths")
+    assert messages[-1].endswith(f"was declared dead; the job fails after {fails_at} such death{'s' * (fails_at > 1)}")
     assert not any("the job fails" in message for message in messages[:-1])
     said = "1 process died running it" if fails_at == 1 else f"{fails_at} processes died running it"
     shown = run_command("show", str(job_id))[0]

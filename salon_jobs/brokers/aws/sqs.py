@@ -14,6 +14,7 @@ from salon_jobs.brokers.aws.sns import HEADERS
 from salon_jobs.brokers.source import Delivery, Source, read_delivery
 from salon_jobs.core.destinations import Destination
 from salon_jobs.core.errors import NotReady
+from salon_jobs.core.units import with_noun
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs.type_defs import MessageTypeDef
@@ -150,7 +151,7 @@ class SqsSource(Source):
                 failures = send(QueueUrl=self._url(), Entries=entries).get("Failed", [])
                 failed += [failure["Code"] for failure in failures if not failure["SenderFault"]]
         if failed:
-            raise NotReady(f"queue {self.destination} rejected {len(failed)} answers: {failed[0]}")
+            raise NotReady(f"queue {self.destination} rejected {with_noun(len(failed), 'answer')}: {failed[0]}")
 
     def _url(self) -> str:
         if not self._cached_url:

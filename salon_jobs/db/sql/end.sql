@@ -88,7 +88,9 @@ WITH mine AS MATERIALIZED (
            (job_id, store_id, attempt, error_class, code, message, traceback, log, occurred_at, worker_id, started_at)
     SELECT id, store_id, least(attempts + 1, 32767), error_class, code,
            CASE WHEN charged AND state = 'failed' AND reason = 'process_died'
-                THEN format('%%s; the job fails after %%s such deaths', %(message)s, rescues) ELSE %(message)s END,
+                THEN format('%%s; the job fails after %%s such death%%s', %(message)s, rescues,
+                            CASE WHEN rescues <> 1 THEN 's' END)
+                ELSE %(message)s END,
            %(traceback)s, %(log)s, clock_timestamp(), %(process_id)s, started_at
       FROM ended
      WHERE CASE %(how)s WHEN 'requeue' THEN false WHEN 'rescue' THEN charged OR begun
