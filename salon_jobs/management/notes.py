@@ -46,18 +46,23 @@ def plain_notes(err: OutputWrapper) -> Generator[None]:
 
 
 @contextmanager
-def as_command_error() -> Generator[None]:
-    """Turn our errors and those of settings, database and operating system into a CommandError with a code."""
+def as_command_error(returncode: int = 1, remedy: str = "") -> Generator[None]:
+    """Turn our errors and those of settings, database and operating system into a CommandError with a code.
+
+    ``remedy`` is added to those that a server, a network or the operating system causes: others have their own.
+    """
     try:
         yield
     except SalonJobsError as error:
-        raise CommandError(f"{error.code}: {error}") from error
+        text = f"{error.code}: {error}{remedy if isinstance(error, NotReady) else ''}"
+        raise CommandError(text, returncode=returncode) from error
     except ImproperlyConfigured as error:
-        raise CommandError(f"{ConfigurationError.code}: {error}") from error
+        raise CommandError(f"{ConfigurationError.code}: {error}", returncode=returncode) from error
     except (Error, PsycopgError, OSError) as error:
         if isinstance(error.__cause__, UndefinedTable) and "salon_jobs_" in str(error):
             raise CommandError(
-                f"{SchemaMissing.code}: the job tables are missing; run: python manage.py migrate"
+                f"{SchemaMissing.code}: the job tables are missing; run: python manage.py migrate",
+                returncode=returncode,
             ) from error
-        text = ServerReadOnly() if failed_read_only(error) else error
-        raise CommandError(f"{NotReady.code}: {text}") from error
+        text = str(ServerReadOnly() if failed_read_only(error) else error).rstrip()
+        raise CommandError(f"{NotReady.code}: {text}{remedy}", returncode=returncode) from error

@@ -71,7 +71,7 @@ class Command(BaseCommand):
             return
         chosen = self._subcommands[options["subcommand"]]
         # Nothing is translated: programs read the output, and texts of this command are in English.
-        with override(None), as_command_error(), plain_notes(self.stderr):
+        with override(None), as_command_error(chosen.error_status, chosen.remedy), plain_notes(self.stderr):
             if not conf.roles.one_user and chosen.needs_role:
                 check_role(conf.reader_database, conf.roles.operator if conf.operator_database else conf.roles.worker)
             # Before the first query: the shell passes on bytes that are not text, as lone surrogates.

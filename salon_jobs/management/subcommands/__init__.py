@@ -18,6 +18,9 @@ class Subcommand(ABC):
     help: str
     # Whether that alias must connect as the operator or the worker.
     needs_role: bool = True
+    # The exit status after an error, and what mends one of the database.
+    error_status: int = 1
+    remedy: str = ""
 
     @abstractmethod
     def add_arguments(self, parser: CommandParser) -> None:

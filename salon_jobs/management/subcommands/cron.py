@@ -63,7 +63,7 @@ class Cron(Subcommand):
         for each in cron(using=console.using):
             entry = declared.get(each.name)
             described.append({**asdict(each), "task": entry and entry.task_name})
-            result = Text("failed", "red") if each.failed else became_of(each.result)
+            result = Text(each.result.partition(":")[0], "red") if each.failed else became_of(each.result)
             line = each.schedule or "not declared here"
             # A narrow screen has no column for results: notable ones are below their rows.
             is_usual = each.last_tick is None or each.result.startswith(("queued", "running", "succeeded"))

@@ -17,7 +17,15 @@ class Status(Subcommand):
     """Subcommand that writes the verdict: a sentence for each problem."""
 
     name = "status"
-    help = "List what needs somebody, the worst first, each with its remedy; exit with 1 if there is anything."
+    help = (
+        "List what needs somebody, the worst first, each with its remedy; exit with 1 if there is anything, with 2 if "
+        "that cannot be read."
+    )
+    error_status = 2
+    remedy = (
+        "\nSo it is unknown whether there is a problem: see that the server runs, and that the alias of"
+        " SALON_JOBS['OPERATOR_DATABASE'], or else of DATABASE, leads to it"
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_options(parser, "--json")

@@ -18,6 +18,7 @@ from typing import Any, Final, TextIO, TypeAlias
 from django.core.management.base import CommandParser
 from django.db import Error
 from django.utils import timezone
+from rich.console import Console as Screen
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -115,11 +116,11 @@ class Top(Subcommand):
             console.result(_described(using), "")
             return
         if options["once"] or not console.out.isatty():
-            console.write(_page(_MOST_ROWS, using))
+            console.write(_page(using))
             return
         # Not through Django's wrapper, which appends line ends.
         screen = screen_of(sys.stdout, options)
-        page = Probe(lambda: _page(_rows(screen.height), using), patience_s=_PATIENCE_S)
+        page = Probe(lambda: _page(using, screen), patience_s=_PATIENCE_S)
         with (
             suppress(KeyboardInterrupt),
             Keys(sys.stdin) as keys,
@@ -142,7 +143,7 @@ def _clock() -> str:
     return f"{timezone.localtime(datetime.now(UTC)):%H:%M:%S}"
 
 
-def _rows(lines: int) -> int:
+def _rows_that_fit(lines: int) -> int:
     """Return how many rows of each table to show, so that failures and running jobs fit on so many lines."""
     return min(_MOST_ROWS, max(_FEWEST_ROWS, (lines - _BESIDES) // _TABLES))
 
@@ -162,14 +163,18 @@ def _described(using: str) -> dict[str, Any]:
     }
 
 
-def _page(most: int, using: str) -> Group:
-    """Return a page, the problems first; a row is a line."""
+def _page(using: str, screen: Screen | None = None) -> Group:
+    """Return a page, the problems first, with as many rows of each table as fit on a screen. A row is a line."""
     facts = Facts(using=using)
     queued, live = facts.waiting, facts.processes
     tasks = totals(_LAST, using=using)
     failures = {each.task: each.outcomes["failed"] + each.outcomes["retried"] for each in tasks}
     failing = sorted((each for each in tasks if failures[each.task]), key=lambda each: -failures[each.task])
     slowest = sorted((each for each in tasks if each.runs), key=lambda each: -(each.duration(0.95) or 0))
+    summary, most = [*_summary(queued, live, problems(facts))], _MOST_ROWS
+    if screen is not None:
+        folds = sum(len(line.wrap(screen, screen.width)) - 1 for line in summary)
+        most = _rows_that_fit(screen.height - folds)
     sections = (
         _errors(facts.failures),
         _running(live, most),
@@ -177,7 +182,7 @@ def _page(most: int, using: str) -> Group:
         _tasks("failing", failing),
         _tasks("slowest", slowest),
     )
-    page: list[RenderableType] = list(_summary(queued, live, problems(facts)))
+    page: list[RenderableType] = [*summary]
     for head, rows in sections:
         if shown := list(islice(rows, most)):
             page += ["", Listing([head, *shown], on_one_line=True)]
@@ -203,7 +208,7 @@ def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], found: Sequence[P
     if queued.paused:
         lines.append((f"paused: {', '.join(queued.paused[:_NAMED])}", "yellow"))
     for line, colour in lines:
-        yield Text(visible(line), colour, no_wrap=True, overflow="ellipsis")
+        yield Text(visible(line), colour)
 
 
 def _queues(queued: Waiting) -> Section:
