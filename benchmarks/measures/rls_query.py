@@ -19,10 +19,10 @@ from benchmarks import queue
 from benchmarks.bench import Bench
 from benchmarks.measure import OURS, Contestant, Figures, Goal, Measure
 from benchmarks.server import Database
-from salon_jobs.access.declared_objects import ALL_ROWS
 from salon_jobs.access.policies import Parent, store_access
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.rights import ALL_ROWS
 
 _STORES: Final = 1000
 _DAY: Final = "sold_at >= '2026-01-02' AND sold_at < '2026-01-03'"

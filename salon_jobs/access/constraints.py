@@ -15,12 +15,11 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Columns, Statement, Table
 from django.db.models import BaseConstraint, ForeignKey, Model
 
-from salon_jobs.access.declared_objects import ALL_ROWS, PUBLIC, Policy, Privilege, TableAccess, identifier
+from salon_jobs.access.declared_objects import PUBLIC, Policy, TableAccess, identifier
 from salon_jobs.access.policies import (
     BOUND_OWNERS,
     MEMBERSHIP_POLICY,
     Parent,
-    Privileges,
     open_to_owners,
     store_access,
     system_access,
@@ -30,6 +29,7 @@ from salon_jobs.access.roles import named_roles
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core.rights import ALL_ROWS, Privilege, Privileges
 from salon_jobs.db.connections import lock_timeout
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.names import store_words

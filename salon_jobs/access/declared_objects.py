@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple
 
 from pgtrigger import features
 
+from salon_jobs.core.rights import ALL_ROWS
+
 PUBLIC: Final = "PUBLIC"
-Privilege: TypeAlias = Literal["SELECT", "INSERT", "UPDATE", "DELETE"]
-ALL_ROWS: Final[tuple[Privilege, ...]] = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
 def identifier(*names: str) -> str:

@@ -1,145 +1,41 @@
-"""Declared rights on the tables of salon_jobs; and its functions, as declared in their files."""
+"""Declared rights on the tables of salon_jobs, by their models; and its functions, by their files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+from django.apps import apps
 
 from salon_jobs.access.declared_objects import (
-    ALL_ROWS,
     FunctionAccess,
     Policy,
-    Privilege,
     Right,
     TableAccess,
     Trigger,
     arguments_of,
     identifier,
 )
-from salon_jobs.access.policies import FAN_OUT_POLICY, Privileges, rights_of, store_condition
+from salon_jobs.access.policies import FAN_OUT_POLICY, rights_of, store_condition
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.rights import Access
 from salon_jobs.db import statements
 
-
-class JobTable(NamedTuple):
-    """Rights of web and worker on a table, besides the worker's full rights and the operator's SELECT; its storage.
-
-    ``web``: on the current store's rows only, and the columns it may update. ``worker`` may only read tables that only
-    functions write.
-    """
-
-    operator: tuple[Privilege, ...] = ()
-    web: Privileges = MappingProxyType({})
-    worker: tuple[Privilege, ...] = ALL_ROWS
-    storage: Mapping[str, float] = MappingProxyType({})
-
-
-_READ: Final[Privileges] = {"SELECT": ()}
-TABLES: Final[Mapping[str, JobTable]] = {
-    "salon_jobs_job": JobTable(
-        operator=("UPDATE", "DELETE"),
-        web={
-            "SELECT": (),
-            # Not id, lease and others that the workers trust: with those, SQL injected into a web process could stop
-            # the workers for all stores.
-            "UPDATE": (
-                *("queue", "priority", "max_attempts", "run_at", "expires_at"),
-                *("state", "reason", "finished_at", "cancel_requested_at", "begun_once_at"),
-            ),
-        },
-        # A job is three row versions within seconds: inserted, claimed, deleted. With the server's defaults, a table
-        # that once held a million rows is vacuumed after 200,000 dead ones, and deliberately slowly; until then each
-        # claim reads past them. So the threshold is fixed, and vacuum runs at full speed. The TOAST table holds long
-        # payloads. Half of a page is free for the versions of running jobs: an update that has to leave the page logs a
-        # lock of the old version first, and then the whole of the new one (a fifth of the WAL of a job).
-        storage={
-            "autovacuum_vacuum_scale_factor": 0,
-            "autovacuum_vacuum_threshold": 5000,
-            "autovacuum_vacuum_cost_delay": 0,
-            "autovacuum_analyze_scale_factor": 0,
-            "autovacuum_analyze_threshold": 5000,
-            "toast.autovacuum_vacuum_scale_factor": 0,
-            "toast.autovacuum_vacuum_threshold": 5000,
-            "toast.autovacuum_vacuum_cost_delay": 0,
-            "fillfactor": 50,
-        },
-    ),
-    "salon_jobs_job_error": JobTable(operator=("DELETE",), web=_READ),
-    "salon_jobs_job_result": JobTable(operator=("DELETE",), web=_READ),
-    "salon_jobs_job_progress": JobTable(operator=("DELETE",), web=_READ),
-    # A retry from the start, which a store may request, deletes them.
-    "salon_jobs_job_step": JobTable(operator=("DELETE",), web={"SELECT": (), "DELETE": ()}),
-    "salon_jobs_superseded": JobTable(),
-    "salon_jobs_fan_out": JobTable(),
-    "salon_jobs_unique": JobTable(),
-    "salon_jobs_follow_up": JobTable(operator=("DELETE",), worker=("SELECT",)),
-    # Read by the web for its store; written by functions only.
-    "salon_jobs_flow": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "UPDATE", "DELETE")),
-    "salon_jobs_flow_member": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "DELETE")),
-    "salon_jobs_flow_edge": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "DELETE")),
-    # Written and deleted by triggers within one transaction: no row is ever live when a vacuum looks.
-    "salon_jobs_change": JobTable(
-        worker=(),
-        storage={
-            "autovacuum_vacuum_scale_factor": 0,
-            "autovacuum_vacuum_threshold": 5000,
-            "autovacuum_vacuum_cost_delay": 0,
-        },
-    ),
-    # A waiting job is written once and deleted once; the key's row changes with each job that gets its turn.
-    "salon_jobs_ordered_key": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT",), storage={"fillfactor": 70}),
-    "salon_jobs_ordered_job": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT",)),
-    "salon_jobs_process": JobTable(),
-    "salon_jobs_ended_process": JobTable(),
-    "salon_jobs_limit": JobTable(operator=("INSERT", "UPDATE", "DELETE")),
-    "salon_jobs_rate": JobTable(operator=("DELETE",)),
-    "salon_jobs_cron_entry": JobTable(operator=("UPDATE",)),
-    "salon_jobs_cron_tick": JobTable(),
-    # Each tick is a new version with another place in the index of those that are due.
-    "salon_jobs_schedule": JobTable(
-        operator=("UPDATE", "DELETE"),
-        web=_READ,
-        storage={
-            "autovacuum_vacuum_scale_factor": 0.02,
-            "autovacuum_vacuum_threshold": 5000,
-            "autovacuum_vacuum_cost_delay": 0,
-        },
-    ),
-    "salon_jobs_schedule_tick": JobTable(operator=("DELETE",), web=_READ),
-    # Each row of the current minute is updated by every process every few seconds, and never afterwards. No indexed
-    # column changes: with free space in its page such an update touches no index and leaves nothing to vacuum.
-    "salon_jobs_task_minute": JobTable(storage={"fillfactor": 70}),
-    "salon_jobs_queue_minute": JobTable(),
-    "salon_jobs_message": JobTable(
-        operator=("INSERT", "UPDATE", "DELETE"),
-        web=_READ,
-        # A message is two row versions within milliseconds: written, published.
-        storage={
-            "autovacuum_vacuum_scale_factor": 0,
-            "autovacuum_vacuum_threshold": 20000,
-            "autovacuum_vacuum_cost_delay": 0,
-            "autovacuum_vacuum_insert_scale_factor": 0,
-            "autovacuum_vacuum_insert_threshold": 100000,
-            "autovacuum_analyze_scale_factor": 0.02,
-        },
-    ),
-    "salon_jobs_blocked_aggregate": JobTable(operator=("INSERT", "UPDATE", "DELETE"), web=_READ),
-    # One row per partition or destination, updated every few seconds.
-    "salon_jobs_partition": JobTable(storage={"fillfactor": 50}),
-    "salon_jobs_destination": JobTable(operator=("INSERT", "UPDATE"), storage={"fillfactor": 50}),
-    "salon_jobs_replay": JobTable(operator=("INSERT",)),
-    "salon_jobs_inbox": JobTable(operator=("INSERT", "UPDATE", "DELETE")),
-}
 # One file each in ``db/sql``: its definition, and the roles and triggers that call it.
 FUNCTIONS: Final = tuple(f"salon_jobs_{name.removesuffix('_function')}" for name in statements.files("*_function"))
 
 
+def own_tables() -> Mapping[str, Access]:
+    """Return what the models declare of their tables, by name."""
+    models: Iterable[Any] = apps.get_app_config("salon_jobs").get_models()
+    return {model._meta.db_table: model.access for model in models if not model._meta.proxy}
+
+
 def table_access(table: str, roles: Roles) -> TableAccess:
-    """Return the declared access to one of ``TABLES``.
+    """Return the declared access to one of ``own_tables()``.
 
     The web role reaches its current store's jobs, by row-level security. It adds jobs only by functions, and updates
     the columns that cancelling and retrying change; it never changes a running job, and leaves no job in a state other
@@ -148,7 +44,7 @@ def table_access(table: str, roles: Roles) -> TableAccess:
     """
     if roles.one_user:
         return TableAccess(table=table, is_protected=False)
-    declared, own = TABLES[table], store_condition("store_id")
+    declared, own = own_tables()[table], store_condition("store_id")
     everybody = (roles.worker, roles.operator, roles.migrator)
     policies = [Policy(name="salon_jobs_all", command="ALL", roles=everybody, using="true", check="true")]
     if "SELECT" in declared.web:

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final
 
-from salon_jobs.access.declared_objects import (
-    ALL_ROWS,
-    PUBLIC,
-    Policy,
-    Privilege,
-    Right,
-    TableAccess,
-    identifier,
-    literal,
-)
+from salon_jobs.access.declared_objects import PUBLIC, Policy, Right, TableAccess, identifier, literal
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.rights import ALL_ROWS, Privilege, Privileges
 
-# Rights of a role, each on some of the columns or, if none are listed, on all.
-Privileges: TypeAlias = Mapping[Privilege, tuple[str, ...]]
 STORE_POLICY: Final = "salon_jobs_store"
 SYSTEM_POLICY: Final = "salon_jobs_system"
 MEMBERSHIP_POLICY: Final = "salon_jobs_membership"

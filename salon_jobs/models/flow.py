@@ -11,6 +11,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from salon_jobs.core.records import StoreId
+from salon_jobs.core.rights import READ, Access
 from salon_jobs.models.fields import InstantField, StoreIdField
 from salon_jobs.models.row import Row
 
@@ -26,6 +27,9 @@ class FlowRecord(Row):
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     # When a member last ended or was retried.
     changed_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+
+    # Read by the web for its store; written by functions only.
+    access: ClassVar = Access(operator=("DELETE",), web=READ, worker=("SELECT", "UPDATE", "DELETE"))
 
     class Meta:
         db_table = "salon_jobs_flow"
@@ -62,6 +66,8 @@ class FlowMember(Row):
     # The pending change of its job: start, cancel or hold.
     move: models.CharField[str | None, str | None] = models.CharField(max_length=6, null=True)  # noqa: DJ001 - NULL: nothing to do
 
+    access: ClassVar = Access(operator=("DELETE",), web=READ, worker=("SELECT", "DELETE"))
+
     class Meta:
         db_table = "salon_jobs_flow_member"
         indexes: ClassVar = [
@@ -82,6 +88,8 @@ class FlowEdge(Row):
     after_id: models.BigIntegerField[int, int] = models.BigIntegerField()
     # The flow's store.
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
+
+    access: ClassVar = Access(operator=("DELETE",), web=READ, worker=("SELECT", "DELETE"))
 
     class Meta:
         db_table = "salon_jobs_flow_edge"
@@ -113,6 +121,16 @@ class JobChange(Row):
     kind: models.CharField[str, str] = models.CharField(max_length=4)
     # succeeded, failed, cancelled or queued; held: queued by its flow; look: it got a new follower.
     became: models.CharField[str, str] = models.CharField(max_length=9)
+
+    # Written and deleted by triggers within one transaction: no row is ever live when a vacuum looks.
+    access: ClassVar = Access(
+        worker=(),
+        storage={
+            "autovacuum_vacuum_scale_factor": 0,
+            "autovacuum_vacuum_threshold": 5000,
+            "autovacuum_vacuum_cost_delay": 0,
+        },
+    )
 
     class Meta:
         db_table = "salon_jobs_change"

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.core.errors import ProcessDied, TimedOut
 from salon_jobs.core.records import JobState, StoreId
+from salon_jobs.core.rights import READ, Access
 from salon_jobs.core.units import LATEST
 from salon_jobs.models.fields import (
     REQUIRED_FEATURES,
@@ -164,6 +165,35 @@ class Job(Row):
     ordered: models.CharField[str | None, str | None] = models.CharField(max_length=11, null=True)  # noqa: DJ001 - NULL: in no order
     # The last lines logged by a run that did not fail, with KEEP_LOG.
     log: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001 - NULL takes no space
+
+    access: ClassVar = Access(
+        operator=("UPDATE", "DELETE"),
+        web={
+            "SELECT": (),
+            # Not id, lease and others that the workers trust: with those, SQL injected into a web process could stop
+            # the workers for all stores.
+            "UPDATE": (
+                *("queue", "priority", "max_attempts", "run_at", "expires_at"),
+                *("state", "reason", "finished_at", "cancel_requested_at", "begun_once_at"),
+            ),
+        },
+        # A job is three row versions within seconds: inserted, claimed, deleted. With the server's defaults, a table
+        # that once held a million rows is vacuumed after 200,000 dead ones, and deliberately slowly; until then each
+        # claim reads past them. So the threshold is fixed, and vacuum runs at full speed. The TOAST table holds long
+        # payloads. Half of a page is free for the versions of running jobs: an update that has to leave the page logs a
+        # lock of the old version first, and then the whole of the new one (a fifth of the WAL of a job).
+        storage={
+            "autovacuum_vacuum_scale_factor": 0,
+            "autovacuum_vacuum_threshold": 5000,
+            "autovacuum_vacuum_cost_delay": 0,
+            "autovacuum_analyze_scale_factor": 0,
+            "autovacuum_analyze_threshold": 5000,
+            "toast.autovacuum_vacuum_scale_factor": 0,
+            "toast.autovacuum_vacuum_threshold": 5000,
+            "toast.autovacuum_vacuum_cost_delay": 0,
+            "fillfactor": 50,
+        },
+    )
 
     class Meta:
         db_table = "salon_jobs_job"
@@ -333,6 +363,8 @@ class JobError(Row):
     # When the attempt began; if its process died, when it was claimed.
     started_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
 
+    access: ClassVar = Access(operator=("DELETE",), web=READ)
+
     class Meta:
         db_table = "salon_jobs_job_error"
         indexes: ClassVar = [models.Index(fields=["job_id", "id"], name="salon_jobs_job_error_job")]
@@ -371,6 +403,8 @@ class JobResult(Row):
     # When it may be deleted.
     expires_at: models.DateTimeField[datetime, datetime] = InstantField()
 
+    access: ClassVar = Access(operator=("DELETE",), web=READ)
+
     class Meta:
         db_table = "salon_jobs_job_result"
         verbose_name = _("job result")
@@ -392,6 +426,8 @@ class JobProgress(Row):
     total: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
     text: models.CharField[str, str] = models.CharField(max_length=255)
     updated_at: models.DateTimeField[datetime, datetime] = InstantField()
+
+    access: ClassVar = Access(operator=("DELETE",), web=READ)
 
     class Meta:
         db_table = "salon_jobs_job_progress"
@@ -421,6 +457,9 @@ class JobStep(Row):
     started_at: models.DateTimeField[datetime, datetime] = InstantField()
     # When it was last committed.
     committed_at: models.DateTimeField[datetime, datetime] = InstantField()
+
+    # A retry from the start, which a store may request, deletes them.
+    access: ClassVar = Access(operator=("DELETE",), web={"SELECT": (), "DELETE": ()})
 
     class Meta:
         db_table = "salon_jobs_job_step"
@@ -521,6 +560,8 @@ class FollowUp(Row):
     # The jobs it waits for: task, number, first and last ID, fan-out.
     follows = models.JSONField(null=True)
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+
+    access: ClassVar = Access(operator=("DELETE",), worker=("SELECT",))
 
     class Meta:
         db_table = "salon_jobs_follow_up"

@@ -16,6 +16,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.core.records import PARTITIONS, MessageStatus, StoreId
+from salon_jobs.core.rights import READ, Access
 from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, JSONTextField, StoredColumn, StoreIdField, finite
 from salon_jobs.models.row import Row
 
@@ -79,6 +80,20 @@ class Message(Row):
         expression=PartitionOf(output_field=models.SmallIntegerField()),
         output_field=models.SmallIntegerField(),
         db_persist=True,
+    )
+
+    access: ClassVar = Access(
+        operator=("INSERT", "UPDATE", "DELETE"),
+        web=READ,
+        # A message is two row versions within milliseconds: written, published.
+        storage={
+            "autovacuum_vacuum_scale_factor": 0,
+            "autovacuum_vacuum_threshold": 20000,
+            "autovacuum_vacuum_cost_delay": 0,
+            "autovacuum_vacuum_insert_scale_factor": 0,
+            "autovacuum_vacuum_insert_threshold": 100000,
+            "autovacuum_analyze_scale_factor": 0.02,
+        },
     )
 
     class Meta:
@@ -173,6 +188,8 @@ class BlockedAggregate(Row):
     code: models.CharField[str, str] = models.CharField(_("code"), max_length=64, db_default="")
     error: models.TextField[str, str] = models.TextField(_("error"), db_default="")
 
+    access: ClassVar = Access(operator=("INSERT", "UPDATE", "DELETE"), web=READ)
+
     class Meta:
         db_table = "salon_jobs_blocked_aggregate"
         verbose_name = _("blocked aggregate")
@@ -206,6 +223,9 @@ class RelayPartition(Row):
     epoch: models.BigIntegerField[int, int] = models.BigIntegerField(db_default=0)
     beat: models.BigIntegerField[int, int] = models.BigIntegerField(db_default=0)
 
+    # One row per partition or destination, updated every few seconds.
+    access: ClassVar = Access(storage={"fillfactor": 50})
+
     class Meta:
         db_table = "salon_jobs_partition"
         verbose_name = _("relay partition")
@@ -230,6 +250,8 @@ class DestinationState(Row):
     outage_code: models.CharField[str, str] = models.CharField(_("outage code"), max_length=64, db_default="")
     outage: models.TextField[str, str] = models.TextField(_("outage"), db_default="")
 
+    access: ClassVar = Access(operator=("INSERT", "UPDATE"), storage={"fillfactor": 50})
+
     class Meta:
         db_table = "salon_jobs_destination"
         verbose_name = _("destination")
@@ -253,6 +275,8 @@ class Replay(Row):
     reason: models.CharField[str, str] = models.CharField(_("reason"), max_length=1000, db_default="")
     criteria = models.JSONField(_("criteria"))
     messages: models.IntegerField[int, int] = models.IntegerField(_("messages"))
+
+    access: ClassVar = Access(operator=("INSERT",))
 
     class Meta:
         db_table = "salon_jobs_replay"
@@ -295,6 +319,8 @@ class InboxMessage(Row):
     deliveries: models.IntegerField[int, int] = models.IntegerField(_("deliveries"), db_default=1)
     # Message as received.
     raw: models.TextField[str, str] = models.TextField(db_default="")
+
+    access: ClassVar = Access(operator=("INSERT", "UPDATE", "DELETE"))
 
     class Meta:
         db_table = "salon_jobs_inbox"

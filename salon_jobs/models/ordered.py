@@ -10,6 +10,7 @@ from django.db import models
 from django.db.models import Q
 
 from salon_jobs.core.records import StoreId
+from salon_jobs.core.rights import READ, Access
 from salon_jobs.models.fields import InstantField, StoreIdField
 from salon_jobs.models.row import Row
 
@@ -22,6 +23,9 @@ class OrderedKey(Row):
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     # The next job; 0 while another transaction has locked it.
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+
+    # A waiting job is written once and deleted once; the key's row changes with each job that gets its turn.
+    access: ClassVar = Access(operator=("DELETE",), web=READ, worker=("SELECT",), storage={"fillfactor": 70})
 
     class Meta:
         db_table = "salon_jobs_ordered_key"
@@ -39,6 +43,8 @@ class OrderedJob(Row):
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     # The earliest time for it to run.
     run_at: models.DateTimeField[datetime, datetime] = InstantField()
+
+    access: ClassVar = Access(operator=("DELETE",), web=READ, worker=("SELECT",))
 
     class Meta:
         db_table = "salon_jobs_ordered_job"

@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from salon_jobs.core.rights import Access
 from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, IntegerArrayField, StoreKeyPattern, finite
 from salon_jobs.models.row import Row
 
@@ -108,6 +109,8 @@ class Limit(Row):
         _("burst"), null=True, blank=True
     )
 
+    access: ClassVar = Access(operator=("INSERT", "UPDATE", "DELETE"))
+
     class Meta:
         db_table = "salon_jobs_limit"
         verbose_name = _("limit")
@@ -144,6 +147,8 @@ class RateBucket(Row):
     # When it is full, and may be deleted.
     full_at: models.DateTimeField[datetime, datetime] = InstantField()
 
+    access: ClassVar = Access(operator=("DELETE",))
+
     class Meta:
         db_table = "salon_jobs_rate"
         indexes: ClassVar = [models.Index(fields=["full_at"], name="salon_jobs_rate_full")]
@@ -166,6 +171,8 @@ class CronEntryState(Row):
     line: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     overridden_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     overridden_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
+
+    access: ClassVar = Access(operator=("UPDATE",))
 
     class Meta:
         db_table = "salon_jobs_cron_entry"
@@ -230,6 +237,10 @@ class TaskMinute(Row):
     waits: models.Field[list[int], list[int]] = IntegerArrayField()
     duration_max_s: models.FloatField[float | None, float | None] = models.FloatField(null=True)
     wait_max_s: models.FloatField[float | None, float | None] = models.FloatField(null=True)
+
+    # Each row of the current minute is updated by every process every few seconds, and never afterwards. No indexed
+    # column changes: with free space in its page such an update touches no index and leaves nothing to vacuum.
+    access: ClassVar = Access(storage={"fillfactor": 70})
 
     class Meta:
         db_table = "salon_jobs_task_minute"

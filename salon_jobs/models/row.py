@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.db import models, router
+
+from salon_jobs.core.rights import Access
 
 M = TypeVar("M", bound=models.Model)
 
@@ -43,7 +45,10 @@ class RowManager(models.Manager[M]):
 
 
 class Row(models.Model):  # noqa: DJ008 - its models do
-    """Row of a table of salon_jobs."""
+    """Row of a table of salon_jobs, with the rights on the table and its storage."""
+
+    # Not an option of Meta: Django refuses those it does not know.
+    access: ClassVar = Access()
 
     if not TYPE_CHECKING:  # the models' own Meta does not inherit from this one
         objects = RowManager()

@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.core.records import StoreId
+from salon_jobs.core.rights import READ, Access
 from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, ReadableJSONField, StoreIdField, finite
 from salon_jobs.models.row import Row
 
@@ -48,6 +49,17 @@ class Schedule(Row):
     paused_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     changed_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+
+    # Each tick is a new version with another place in the index of those that are due.
+    access: ClassVar = Access(
+        operator=("UPDATE", "DELETE"),
+        web=READ,
+        storage={
+            "autovacuum_vacuum_scale_factor": 0.02,
+            "autovacuum_vacuum_threshold": 5000,
+            "autovacuum_vacuum_cost_delay": 0,
+        },
+    )
 
     class Meta:
         db_table = "salon_jobs_schedule"
@@ -100,6 +112,8 @@ class ScheduleTick(Row):
     by_hand: models.BooleanField[bool, bool] = models.BooleanField(db_default=False)
     # Who ran it now.
     run_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
+
+    access: ClassVar = Access(operator=("DELETE",), web=READ)
 
     class Meta:
         db_table = "salon_jobs_schedule_tick"

@@ -12,7 +12,7 @@ from django.apps import apps
 from salon_jobs.access.doctor.catalogue import Catalogue
 from salon_jobs.access.doctor.declaration import declare
 from salon_jobs.access.doctor.examination import examine
-from salon_jobs.access.job_tables import TABLES
+from salon_jobs.access.job_tables import own_tables
 
 Superuser = psycopg.Connection[Any]
 # A trigger's function, and what shadows the server's own operators and casts, as whoever gets rows past a condition
@@ -223,7 +223,7 @@ def of_kind(superuser: Superuser, kind: str) -> Iterator[Broken]:
     if kind in ADD:
         text, statement = ADD[kind]
         # The server publishes no unlogged table.
-        tables = (name for name in TABLES if (kind, name) != ("publish", "salon_jobs_change"))
+        tables = (name for name in own_tables() if (kind, name) != ("publish", "salon_jobs_change"))
         yield from (Broken(statement.format(name), (text.format(name), f'."{name}"')) for name in tables)
     elif kind in OF_OWNERS:
         text, statement = OF_OWNERS[kind]
@@ -237,7 +237,7 @@ def of_kind(superuser: Superuser, kind: str) -> Iterator[Broken]:
             for function in READERS:
                 yield Broken(f"GRANT EXECUTE ON FUNCTION {function} TO {grantee}", (f"{function}, role {name}:",))
     else:
-        query, values = BREAK[kind], (list(TABLES), declared_names())
+        query, values = BREAK[kind], (list(own_tables()), declared_names())
         cursor = psycopg.RawCursor(superuser)
         cursor.execute(query.encode(), values[: ("$1::" in query) + ("$2::" in query)])
         for table, text, statement in cursor.fetchall():

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from salon_jobs.access.declared_objects import ALL_ROWS
 from salon_jobs.access.policies import Parent, store_access
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.rights import ALL_ROWS
 from tests.plans.explain import as_store
 from tests.support import change, plan_nodes, seen, store_id_sql
 

@@ -17,11 +17,11 @@ from salon_jobs.access.declared_objects import PUBLIC, FunctionAccess, Right, Ta
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Relation
 from salon_jobs.access.job_tables import (
     FUNCTIONS,
-    TABLES,
     fan_out_function,
     fan_out_reads,
     history_access,
     job_function,
+    own_tables,
     table_access,
 )
 from salon_jobs.access.operations.access import declarations
@@ -96,7 +96,7 @@ class Declaration:
 def declare_tables(catalogue: Catalogue, *others: str) -> Declaration:
     """Return the declared roles and tables; ``others`` are further tables to look up."""
     using, roles, store = catalogue.using, conf.roles, _store_table()
-    tables = [*(table_access(name, roles) for name in TABLES), history_access(roles)]
+    tables = [*(table_access(name, roles) for name in own_tables()), history_access(roles)]
     models = declarations()
     for model, constraint in models.items():
         if router.allow_migrate_model(using, model):

@@ -11,7 +11,7 @@ from django.apps import apps
 from salon_jobs.access.declared_objects import PUBLIC, FunctionAccess, Right, grantee, identifier, literal
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration, names_of_django
-from salon_jobs.access.job_tables import TABLES
+from salon_jobs.access.job_tables import own_tables
 
 
 def compare_security(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
@@ -72,7 +72,7 @@ def compare_tables(catalogue: Catalogue, declared: Declaration) -> Iterable[Drif
         table = tables[relation.oid]
         yield from table.compare_owner(declared.owner)
         # Rights that the owners of the host's own functions need on its tables are not declared anywhere.
-        extra = () if access.table in TABLES else declared.roles.extra_owners
+        extra = () if access.table in own_tables() else declared.roles.extra_owners
         exempt = {table.owner, declared.owner, *extra}
         yield from table.compare_rights(access.rights, declared.covered(table.rights, exempt))
         for sequence in sequences.get(table.oid, ()):

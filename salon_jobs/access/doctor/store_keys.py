@@ -9,7 +9,7 @@ from salon_jobs.access.declared_objects import identifier
 from salon_jobs.access.doctor import table_parts
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift
 from salon_jobs.access.doctor.declaration import Declaration
-from salon_jobs.access.job_tables import TABLES
+from salon_jobs.access.job_tables import own_tables
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 
@@ -27,7 +27,7 @@ def compare_store_keys(catalogue: Catalogue, declared: Declaration) -> Iterator[
     Its fix drops the dependents; the next examination finds them missing. NULL stays NULL.
     """
     key = store_key()
-    tables = {table.oid: table for name, table in declared.relations.items() if name in TABLES}
+    tables = {table.oid: table for name, table in declared.relations.items() if name in own_tables()}
     rows = [row[:4] for row in catalogue.rows("parts", tables=[*tables], kinds=["column"]) if row[2] == _COLUMN]
     found = {oid: text.split("\n")[0].partition(" COLLATE ")[0] for oid, _, _, text in rows}
     wrong = {oid: kind for oid, kind in found.items() if kind != key.sql}

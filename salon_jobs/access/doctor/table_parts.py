@@ -14,7 +14,7 @@ from salon_jobs.access.declared_objects import identifier, identifiers
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.doctor.expressions import normal_form
-from salon_jobs.access.job_tables import TABLES
+from salon_jobs.access.job_tables import own_tables
 
 
 class Part(NamedTuple):
@@ -101,7 +101,7 @@ def _compare(
     for oid, kind, name, text, fault, is_drift, calls in catalogue.rows("parts", tables=[*tables], kinds=kinds):
         table, rule = tables[oid], _KINDS[kind]
         where, shown = f"{kind} {name} of {table.where}", _shown(text)
-        is_ours, alter = table.name in TABLES, f"ALTER TABLE {table.sql}"
+        is_ours, alter = table.name in own_tables(), f"ALTER TABLE {table.sql}"
         if calls and (is_ours or kind == "policy"):
             hint = "drop that, or the cast that calls it, and make this again"
             yield Drift(
@@ -139,7 +139,7 @@ def _normal(part: Part, text: str) -> str:
     if part.kind != "trigger":
         return normal_form(text)
     text = normal_form(text.replace(" OR REPLACE", "", 1))
-    if part.table.name not in TABLES:
+    if part.table.name not in own_tables():
         text = re.sub(r" when .* execute ", " execute ", text)
     return re.sub(
         r"(before|after|of) (.+?) on ",

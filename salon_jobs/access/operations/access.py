@@ -15,11 +15,11 @@ from salon_jobs.access.constraints import AccessConstraint, bound_owners
 from salon_jobs.access.declared_objects import FunctionAccess, grants, identifier, identifiers
 from salon_jobs.access.job_tables import (
     FUNCTIONS,
-    TABLES,
     fan_out_function,
     fan_out_reads,
     history_access,
     job_function,
+    own_tables,
     table_access,
 )
 from salon_jobs.access.operations.base import DatabaseOperation, execute, schema_of
@@ -29,7 +29,7 @@ from salon_jobs.core.errors import ConfigurationError
 
 
 class InstallDeclared(DatabaseOperation):
-    """Operation that installs the declarations of ``access.job_tables``: of these tables and functions, or of all.
+    """Operation that installs what is declared (``access.job_tables``) of these tables and functions, or of all.
 
     Under forced row-level security each role gets exactly what it needs; with one database user nobody needs a grant.
     Functions come with their triggers, which lock their tables. A later migration that creates a table installs it, and
@@ -45,7 +45,7 @@ class InstallDeclared(DatabaseOperation):
         roles = conf.roles
         for table in self._tables(state):
             execute(schema_editor, *table_access(table, roles).install(roles.runtime))
-            if storage := TABLES[table].storage:
+            if storage := own_tables()[table].storage:
                 settings = ", ".join(f"{identifier(*name.split('.'))} = {value}" for name, value in storage.items())
                 execute(schema_editor, f"ALTER TABLE {identifier(table)} SET ({settings})")
         for function in self._functions(schema_editor):
@@ -70,7 +70,7 @@ class InstallDeclared(DatabaseOperation):
             execute(schema_editor, *function.drop())
         for table in self._tables(state):
             execute(schema_editor, *table_access(table, conf.roles).remove(conf.roles.runtime))
-            if storage := TABLES[table].storage:
+            if storage := own_tables()[table].storage:
                 names = ", ".join(identifier(*name.split(".")) for name in storage)
                 execute(schema_editor, f"ALTER TABLE {identifier(table)} RESET ({names})")
         if self.tables is None:
@@ -84,12 +84,12 @@ class InstallDeclared(DatabaseOperation):
         if self.tables is not None:
             return list(self.tables)
         lacking = self._lacking(state)
-        return [table for table in TABLES if table not in lacking]
+        return [table for table in own_tables() if table not in lacking]
 
     @staticmethod
     def _lacking(state: ProjectState) -> set[str]:
         """Return the tables that a later migration creates."""
-        return set(TABLES).difference(model.options.get("db_table") for model in state.models.values())
+        return set(own_tables()).difference(model.options.get("db_table") for model in state.models.values())
 
     def _functions(self, schema_editor: BaseDatabaseSchemaEditor) -> list[FunctionAccess]:
         schema = schema_of(schema_editor, "salon_jobs_job")
@@ -265,7 +265,7 @@ class ReleaseModel(ProtectModel):
 def declarations() -> dict[type[Model], AccessConstraint]:
     """Return the constraint that declares access to each model's table; ``Meta`` takes precedence over operations.
 
-    salon_jobs' own tables are declared in ``access.job_tables``. Reads the files of all migrations, not the database.
+    The models of salon_jobs declare theirs. Reads the files of all migrations, not the database.
     """
     return {**declared_by_operations(), **declared_in_meta()}
 
