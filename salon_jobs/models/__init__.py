@@ -6,16 +6,7 @@ from salon_jobs.models.flow import FlowEdge, FlowMember, FlowRecord, JobChange
 from salon_jobs.models.job import FanOutRecord, FollowUp, Job, JobError, JobProgress, JobResult, JobStep, SupersededRun
 from salon_jobs.models.message import BlockedAggregate, DestinationState, InboxMessage, Message, RelayPartition, Replay
 from salon_jobs.models.ordered import OrderedJob, OrderedKey
-from salon_jobs.models.process import (
-    CronEntryState,
-    CronTick,
-    Dashboard,
-    EndedProcess,
-    Limit,
-    Process,
-    QueueMinute,
-    TaskMinute,
-)
+from salon_jobs.models.process import CronEntryState, CronTick, Dashboard, Limit, Process, QueueMinute, TaskMinute
 from salon_jobs.models.schedule import Schedule, ScheduleTick
 
 __all__ = [
@@ -24,7 +15,6 @@ __all__ = [
     "CronTick",
     "Dashboard",
     "DestinationState",
-    "EndedProcess",
     "FanOutRecord",
     "FlowEdge",
     "FlowMember",
