@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.records import StoreId
 from salon_jobs.dashboard import processes, queues, relays
 from salon_jobs.dashboard.processes import LATE_TICK, CronAtWork, ProcessAtWork
 from salon_jobs.dashboard.queues import Waiting
@@ -96,6 +98,17 @@ class Facts:
     @cached_property
     def front(self) -> QueueFront:
         return look_at_queue(using=self.using)
+
+    @cached_property
+    def late(self) -> Mapping[str, float]:
+        """The queues whose oldest due job has waited for longer than ``LATE_AFTER``, and for how many seconds."""
+        late_s = conf.late_after.total_seconds()
+        return {queue: waited_s for queue, waited_s in self.front.late_s.items() if waited_s > late_s}
+
+    @cached_property
+    def stores_of_late(self) -> Mapping[str, StoreId]:
+        """The store that has most of the due jobs of a late queue, if it has one."""
+        return dict(self._rows("stores_of_queues", queues=[*self.late])) if self.late else {}
 
     @cached_property
     def cron(self) -> tuple[CronAtWork, ...]:

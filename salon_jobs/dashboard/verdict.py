@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Any, Final
 
 from django.utils import timezone
@@ -12,20 +13,19 @@ from django.utils.translation import gettext, ngettext
 
 from salon_jobs.conf import is_eager
 from salon_jobs.conf import settings as conf
-from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.text import visible
-from salon_jobs.core.units import counted, error_name
+from salon_jobs.core.units import counted, error_name, estimated
 from salon_jobs.dashboard import relays
 from salon_jobs.dashboard.facts import Facts
 from salon_jobs.dashboard.processes import LATE_TICK
 from salon_jobs.jobs.search import COUNTED as COUNTED_FAILURES
 from salon_jobs.jobs.search import FailureKind
-from salon_jobs.jobs.waiting import serves
+from salon_jobs.jobs.waiting import Depth, serves
 from salon_jobs.tenancy.names import store_names
-from salon_jobs.words import duration
 
 # How many tasks, entries or tables one problem names at most.
 _NAMED: Final = 3
+_EMPTY: Final = Depth(0, 0, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Problem:
         if self.since is None:
             return self.text
         since = f"{timezone.localtime(self.since):%Y-%m-%d %H:%M %Z}"
-        return gettext("%(what)s since %(time)s") % {"what": self.text, "time": since}
+        return gettext("%(what)s (since %(time)s)") % {"what": self.text, "time": since}
 
 
 def nothing_to_do() -> str:
@@ -98,8 +98,8 @@ def _workers(facts: Facts) -> Iterator[Problem]:
     elif not facts.alive("worker"):
         if pending := facts.pending_migrations:
             text = ngettext(
-                "workers wait for %(count)s pending migration (%(names)s)",
-                "workers wait for %(count)s pending migrations (%(names)s)",
+                "workers wait for %(count)s pending migration: %(names)s",
+                "workers wait for %(count)s pending migrations: %(names)s",
                 len(pending),
             ) % {"count": len(pending), "names": _some(pending)}
             yield Problem(
@@ -129,41 +129,44 @@ def _workers(facts: Facts) -> Iterator[Problem]:
 
 
 def _queues(facts: Facts) -> Iterator[Problem]:
-    workers, late_s = facts.alive("worker"), conf.late_after.total_seconds()
-    for queue in facts.waiting.queues if workers else ():
-        depth, listed = queue.depth, {"queue": queue.name, "state__exact": "queued"}
-        if depth.due and not any(serves(each.queues, queue.name) for each in workers):
+    workers = facts.alive("worker")
+    depths = {each.name: each.depth for each in facts.waiting.queues}
+    names = store_names(set(facts.stores_of_late.values())) if workers else {}
+    for queue in sorted({*depths, *facts.late}) if workers else ():
+        depth = depths.get(queue, _EMPTY)
+        due = estimated(depth.due, facts.waiting.exact)
+        listed = {"queue": queue, "state__exact": "queued"}
+        if depth.due and not any(serves(each.queues, queue) for each in workers):
             text = ngettext(
-                "no worker serves queue %(queue)s (%(jobs)s due job)",
-                "no worker serves queue %(queue)s (%(jobs)s due jobs)",
+                "no worker serves queue %(queue)s, which has %(jobs)s due job",
+                "no worker serves queue %(queue)s, which has %(jobs)s due jobs",
                 depth.due,
-            ) % {"queue": queue.name, "jobs": f"{depth.due:,}"}
+            ) % {"queue": queue, "jobs": due}
             yield Problem(
                 kind="queue-unserved",
                 text=text,
                 remedy=gettext("start a worker for it: python manage.py runworker --queue %(queue)s")
-                % {"queue": queue.name},
+                % {"queue": quote(queue)},
                 since=_ago(facts, depth.oldest_due_s),
                 model="job",
                 filters=listed,
             )
-        elif (oldest_s := facts.front.late_s.get(queue.name, 0.0)) > late_s:
-            text = gettext("queue %(queue)s is late by %(time)s (%(jobs)s due)") % {
-                "queue": queue.name,
-                "time": duration(oldest_s),
-                "jobs": f"{depth.due:,}",
-            }
+        elif queue in facts.late:
+            text = gettext("queue %(queue)s is late") % {"queue": queue}
+            if depth.due:  # else it is behind so many others that it was not counted
+                said = ngettext("%(late)s: %(jobs)s due job", "%(late)s: %(jobs)s due jobs", depth.due)
+                text = said % {"late": text, "jobs": due}
             public = text
-            if facts.waiting.stores:
-                biggest = store_key().parse(facts.waiting.stores[0].store)
-                said = gettext("%(late)s; most jobs wait in store %(store)s")
-                text = said % {"late": text, "store": store_names([biggest])[biggest]}
+            if (store := facts.stores_of_late.get(queue)) is not None:
+                said = gettext("%(late)s, most in store %(store)s")
+                text = said % {"late": text, "store": names[store]}
             yield Problem(
                 kind="queue-late",
                 text=text,
                 public=public,
                 remedy=gettext("see what keeps them: python manage.py salon_jobs list --queue %(queue)s --state queued")
-                % {"queue": queue.name},
+                % {"queue": quote(queue)},
+                since=_ago(facts, facts.late[queue]),
                 model="job",
                 filters=listed,
             )
@@ -179,7 +182,8 @@ def _queues(facts: Facts) -> Iterator[Problem]:
             remedy=gettext(
                 "deploy the code that declares it, or cancel them: python manage.py salon_jobs cancel --task %(task)s"
             )
-            % {"task": tasks[0]},
+            % {"task": quote(tasks[0])},
+            since=_ago(facts, facts.front.unknown_late_s),
             model="job",
             filters={**({"task": tasks[0]} if len(tasks) == 1 else {}), "state__exact": "queued"},
         )
@@ -194,8 +198,10 @@ def _deaths(facts: Facts) -> Iterator[Problem]:
     remedy %= {"names": _some(ends.names)}
     if ends.job_id is not None:
         job = f"{ends.job_id}{f', {ends.task}' if ends.task else ''}"
-        ran = gettext("it ran job %(job)s") if ends.deaths == 1 else gettext("%(most)s of them ran job %(job)s")
-        text = f"{text} ({ran % {'most': ends.of_job, 'job': job}})"
+        said = (
+            gettext("%(died)s with job %(job)s") if ends.deaths == 1 else gettext("%(died)s, %(most)s with job %(job)s")
+        )
+        text = said % {"died": text, "most": ends.of_job, "job": job}
     if ends.task is not None:
         remedy = gettext("see why, then cancel it or mend its task: python manage.py salon_jobs show %(job)s")
         remedy %= {"job": ends.job_id}
@@ -292,7 +298,7 @@ def _outbox(facts: Facts) -> Iterator[Problem]:
     in_use = [each for each in relaying.destinations if not each.paused]
     for each in in_use:
         if each.outage_since is not None:
-            text = gettext("destination %(name)s has been down (%(code)s)")
+            text = gettext("destination %(name)s is down: %(code)s")
             yield Problem(
                 kind="destination-down",
                 text=text % {"name": each.aggregate_type, "code": each.outage_code},
@@ -304,16 +310,16 @@ def _outbox(facts: Facts) -> Iterator[Problem]:
     late_s = max((each.oldest_s or 0.0 for each in in_use), default=0.0)
     if relaying.unowned and late_s:
         text = ngettext(
-            "no relay owns %(count)s partition; the oldest message has waited for %(time)s",
-            "no relay owns %(count)s partitions; the oldest message has waited for %(time)s",
+            "no relay owns %(count)s partition, and messages wait",
+            "no relay owns %(count)s partitions, and messages wait",
             len(relaying.unowned),
-        ) % {"count": len(relaying.unowned), "time": duration(late_s)}
+        ) % {"count": len(relaying.unowned)}
         remedy = gettext("start one: python manage.py relay_outbox")
-        yield Problem(kind="no-relay", text=text, remedy=remedy, section="relays")
+        yield Problem(kind="no-relay", text=text, remedy=remedy, since=_ago(facts, late_s), section="relays")
     if relaying.gate.behind:
         text = ngettext(
-            "%(count)s message held back by an open transaction",
-            "%(count)s messages held back by an open transaction",
+            "%(count)s message is held back by an open transaction",
+            "%(count)s messages are held back by an open transaction",
             relaying.gate.behind,
         ) % {"count": f"{relaying.gate.behind:,}"}
         since = [each.since for each in relaying.gate.holders if each.since]

@@ -263,12 +263,14 @@ class QueueFront:
     """Lateness of the oldest due job of a registered task in seconds, and the due tasks not registered here.
 
     ``due`` counts the first 10,000 due jobs by queue, ``unknown_jobs`` those of unregistered tasks; ``late_s`` is how
-    late the oldest of the others is, by queue. Paused jobs count only in ``paused``.
+    late the oldest of the others is, by queue. ``unknown_late_s`` is that of those tasks, if there are any. Paused jobs
+    count only in ``paused``.
     """
 
     lag_s: float = 0.0
     unknown_tasks: tuple[str, ...] = ()
     unknown_jobs: int = 0
+    unknown_late_s: float | None = None
     due: Mapping[str, int] = field(default_factory=dict[str, int])
     late_s: Mapping[str, float] = field(default_factory=dict[str, float])
     paused: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -286,11 +288,12 @@ class QueueFront:
 def look_at_queue(*, using: str) -> QueueFront:
     """Inspect the front of the queue. Role: worker, operator; others see too few jobs. Raises database errors."""
     [front] = statements.rows("queue_front", {"tasks": registry.task_names()}, using=using)
-    lag_s, unknown, unknown_jobs, queues, due, late_s, paused = front
+    lag_s, unknown, unknown_jobs, unknown_late_s, queues, due, late_s, paused = front
     return QueueFront(
         lag_s or 0.0,
         tuple(unknown or ()),
         unknown_jobs,
+        unknown_late_s,
         _positive(queues, due),
         {queue: late for queue, late in zip(queues, late_s, strict=True) if late is not None},
         _positive(queues, paused),

@@ -65,11 +65,11 @@ def test_operator_sees_everything_with_few_queries(operator: Client) -> None:
         text = text_of(operator, DASHBOARD)
     assert len(asked) + len(other) <= MOST_QUERIES, [query["sql"][:90] for query in asked.captured_queries]
     for expected in (
-        "5 problems: 1 process is silent since",
-        "no worker serves queue default (1 due job) since",
+        "5 problems: 1 process is silent (since",
+        "no worker serves queue default, which has 1 due job (since",
         "no scheduler is running, so no cron entry or schedule fires start one: python manage.py runscheduler",
         "2 failed jobs retry or discard them",
-        "2 parked aggregates since",
+        "2 parked aggregates (since",
         "Failed jobs 2",
         "Parked aggregates 2",
         "Paused: queue mail",
@@ -259,7 +259,7 @@ def test_page_without_rows(operator: Client) -> None:
 def test_outage_is_the_only_problem(operator: Client) -> None:
     assert NO_PROBLEMS in text_of(operator, DASHBOARD)
     insert("destination", aggregate_type=ORDERS, outage_since=timezone.now(), outage_code="X")
-    problem = rf"1 problem: destination {ORDERS} has been down \(X\) since [\d-]{{10}} \d\d:\d\d"
+    problem = rf"1 problem: destination {ORDERS} is down: X \(since [\d-]{{10}} \d\d:\d\d"
     assert re.search(rf"{problem} UTC", text_of(operator, DASHBOARD))
     link = f'<a id="problem-destination-down-{ORDERS}" href="{ADMIN}destinationstate/?q='
     assert link in page_of(operator, DASHBOARD)
@@ -274,9 +274,9 @@ def test_due_jobs_of_undeclared_tasks(operator: Client) -> None:
     change(add, "misspelt", 1)
     assert NO_PROBLEMS in text_of(operator, DASHBOARD)
     for names, problem in (
-        (["misspelt"] * 2, "1 problem: 2 due jobs are of tasks not declared here: misspelt deploy the code"),
-        (["gone"], "1 problem: 3 due jobs are of tasks not declared here: gone, misspelt deploy"),
-        (["abandoned", "zapped"], "5 due jobs are of tasks not declared here: abandoned, gone, misspelt, … deploy"),
+        (["misspelt"] * 2, "1 problem: 2 due jobs are of tasks not declared here: misspelt (since"),
+        (["gone"], "1 problem: 3 due jobs are of tasks not declared here: gone, misspelt (since"),
+        (["abandoned", "zapped"], "5 due jobs are of tasks not declared here: abandoned, gone, misspelt, … (since"),
     ):
         for name in names:
             change(add, name, -1)
@@ -295,8 +295,8 @@ def test_messages_without_relay_are_a_problem(operator: Client) -> None:
         change(emit, "b")
         change("UPDATE salon_jobs_message SET created_at = now() - interval '2 minutes'")
         assert re.search(
-            r"2 problems: no relay owns 2 partitions; the oldest message has waited for 2(\.\d)? min start one:"
-            r" python manage\.py relay_outbox 1 message held back by an open transaction see whose it is",
+            r"2 problems: no relay owns 2 partitions, and messages wait \(since [-\d]+ [:\d]+ UTC\) start one:"
+            r" python manage\.py relay_outbox 1 message is held back by an open transaction see whose it is",
             text_of(operator, DASHBOARD),
         )
 
@@ -310,7 +310,7 @@ def test_worker_with_excluded_queues(operator: Client) -> None:
     assert "all but night, dawn" in text
     assert "all but night, dawn, 8 threads" in page_of(operator, "process/")
     insert("job", task="test-system", queue="night")
-    assert "1 problem: no worker serves queue night (1 due job) since" in text_of(operator, DASHBOARD)
+    assert "1 problem: no worker serves queue night, which has 1 due job (since" in text_of(operator, DASHBOARD)
 
 
 def plotted(title: str, *lines: Line) -> Plot:

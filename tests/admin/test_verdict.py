@@ -149,7 +149,7 @@ def test_processes_that_die(operator: Client) -> None:
     """The job that most of them ran is named and linked, whatever else fails; it is no problem once it is long ago."""
     killer, other = (add(task="test-system") for _ in range(2))
     die(running=[killer])
-    assert only_problem(operator, "processes-died")["text"] == f"1 process died (it ran job {killer}, test-system)"
+    assert only_problem(operator, "processes-died")["text"] == f"1 process died with job {killer}, test-system"
     die(running=[killer, other])
     die()
     change(
@@ -159,7 +159,7 @@ def test_processes_that_die(operator: Client) -> None:
     )
     die(running=[])
     found = only_problem(operator, "processes-died")
-    assert found["text"] == f"4 processes died (3 of them ran job {killer}, test-system)"
+    assert found["text"] == f"4 processes died, 3 with job {killer}, test-system"
     assert found["remedy"].endswith(f"show {killer}")
     assert f"job/{killer}/change/" in html_of(operator, "dashboard/")
     change("UPDATE salon_jobs_ended_process SET ended_at = now() - interval '16 minutes'")
@@ -178,7 +178,7 @@ def test_processes_that_die_without_job(operator: Client) -> None:
     die()
     change("DELETE FROM salon_jobs_job")
     found = only_problem(operator, "processes-died")
-    assert found["text"] == f"3 processes died (1 of them ran job {gone})"
+    assert found["text"] == f"3 processes died, 1 with job {gone}"
     assert "show" not in found["remedy"]
 
 
@@ -290,13 +290,34 @@ def test_open_transaction_that_blocks_nobody(operator: Client, monkeypatch: pyte
 
 @pytest.mark.usefixtures("healthy")
 def test_late_queue(operator: Client, stores: list[StoreId]) -> None:
-    """It names the queue and the store with the most jobs; a setting says what is late."""
-    add(task="test-store", queue="mail", store_id=stores[0], run_at=NOW() - timedelta(minutes=10))
+    """It names the queue and the store with the most of its own jobs; a setting says what is late."""
+    late, later = NOW() - timedelta(minutes=10), NOW() + timedelta(hours=1)
+    add(task="test-store", queue="mail", store_id=stores[0], run_at=late)
+    for number in range(3):
+        add(task="test-store", queue="other", store_id=stores[1], run_at=later if number else NOW())
     found = only_problem(operator, "queue-late")
-    assert found["text"] == "queue mail is late by 10 min (1 due); most jobs wait in store Salon 0"
-    assert found["public"] == "queue mail is late by 10 min (1 due)"
+    assert found["text"] == "queue mail is late: 1 due job, most in store Salon 0"
+    assert found["public"] == "queue mail is late: 1 due job"
+    assert datetime.fromisoformat(found["since"]) - late < timedelta(seconds=LIMIT_S)
     with override_settings(SALON_JOBS={**settings.SALON_JOBS, "LATE_AFTER": 3600}):
         assert status() == []
+    for _ in range(2):
+        add(task="test-system", queue="mail", run_at=late)
+    assert only_problem(operator, "queue-late")["text"] == "queue mail is late: 3 due jobs"
+
+
+@pytest.mark.usefixtures("healthy")
+def test_names_are_quoted_for_shell(operator: Client) -> None:
+    """A queue may have any name, and the remedy is pasted into a shell."""
+    change("UPDATE salon_jobs_process SET queues = '[\"!a; b\"]' WHERE kind = 'worker'")
+    add(task="test-system", queue="a; b")
+    assert only_problem(operator, "queue-unserved")["remedy"].endswith(" runworker --queue 'a; b'")
+    change("UPDATE salon_jobs_job SET queue = 'default'")
+    change("INSERT INTO salon_jobs_job (task, run_at) VALUES ('no such', now() - interval '1 minute')")
+    found = only_problem(operator, "task-undeclared")
+    assert found["remedy"].endswith(" cancel --task 'no such'")
+    [(run_at,)] = seen("SELECT run_at FROM salon_jobs_job WHERE task = 'no such'")
+    assert abs(datetime.fromisoformat(found["since"]) - run_at) < timedelta(seconds=LIMIT_S)
 
 
 @pytest.mark.usefixtures("healthy")
@@ -307,7 +328,7 @@ def test_workers_wait_for_migrations(operator: Client) -> None:
     change("DELETE FROM django_migrations WHERE app = 'salon_jobs' AND name = %s", name)
     try:
         found = only_problem(operator, "migrations-pending")
-        assert found["text"] == f"workers wait for 1 pending migration (salon_jobs.{name})"
+        assert found["text"] == f"workers wait for 1 pending migration: salon_jobs.{name}"
         assert found["remedy"] == "run: python manage.py migrate"
     finally:
         change("INSERT INTO django_migrations (app, name, applied) VALUES ('salon_jobs', %s, now())", name)

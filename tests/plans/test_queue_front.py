@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from salon_jobs.control import pause
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.waiting import count_rest, look_at_queue
-from tests.plans.explain import nodes, scans
-from tests.support import change, in_state, moved_to, new_store_id, seen, selected
+from tests.plans.explain import assert_no_full_scan, nodes, rows_read, scans
+from tests.support import change, in_state, moved_to, new_store_id, seen, selected, store_id_sql
 from tests.waiting import LIMIT_S
 
 
@@ -121,3 +122,28 @@ def test_paused_backlog_hides_no_late_queue(waiting: None) -> None:
     assert front.paused == {"flood": 10_000}
     assert is_age(front.lag_s)
     assert front.late_s.keys() == {"default"}
+
+
+def test_full_front_hides_no_late_queue(waiting: None) -> None:
+    """Whatever fills it: jobs of a better priority, of more stores than are stepped through."""
+    change(
+        "INSERT INTO salon_jobs_job (task, queue, priority, run_at, store_id)"
+        f" SELECT 'test-store', 'flood', -9, now() - interval '1 day', {store_id_sql('n %% 1200')}"
+        " FROM generate_series(1, 12000) AS n"
+    )
+    [(last,)] = seen(f"SELECT max({store_id_sql('n')}::text) FROM generate_series(0, 1199) AS n")
+    for queue, priority in (("mail", 30), ("crowd", -9)):
+        change(
+            "INSERT INTO salon_jobs_job (task, queue, priority, run_at, store_id)"
+            " VALUES ('test-store', %s, %s, now() - interval '9 minutes', %s)",
+            *(queue, priority, last if queue == "mail" else None),
+        )
+    change("VACUUM ANALYZE salon_jobs_job")
+    front = look_at_queue(using="default")
+    assert front.due == {"flood": 10_000}
+    assert front.late_s.keys() == {"flood", "default", "mail", "crowd"}
+    assert is_age(front.late_s["mail"], "queue = 'mail'")
+    plan = nodes("queue_front", {"tasks": registry.task_names()})
+    assert not [node for node in scans(plan) if node["Node Type"] == "Seq Scan"]
+    assert sum(map(rows_read, scans(plan))) <= 10_000 + 1100 + 6 * 100 + 100
+    assert_no_full_scan(nodes("stores_of_queues", {"queues": ["mail", "crowd"]}))

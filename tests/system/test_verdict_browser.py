@@ -96,19 +96,24 @@ def _waiting_for_migrations() -> None:
 # What happened, the problem's kind, what the problem says, and what the page that it links shows.
 INCIDENTS: list[tuple[Callable[[], Any], str, str, str]] = [
     (_failing_deploy, "jobs-failed", "20 failed jobs: 20 × KeyError 'qty' in sync-inventory", "20 jobs"),
-    (_broker_down, "destination-down", f"destination {ORDERS} has been down (BROKER.UNREACHABLE)", ORDERS),
+    (_broker_down, "destination-down", f"destination {ORDERS} is down: BROKER.UNREACHABLE", ORDERS),
     (_poison_message, "aggregates-parked", "1 parked aggregate", "order-1"),
-    (_unserved_queue, "queue-unserved", "no worker serves queue night (1 due job)", "no worker serves queue night"),
+    (
+        _unserved_queue,
+        "queue-unserved",
+        "no worker serves queue night, which has 1 due job",
+        "no worker serves queue night",
+    ),
     (_failing_cron_job, "jobs-failed", "1 failed job: 1 × OSError no space left in nightly-report", "no space left"),
     (_no_scheduler, "no-scheduler", "no scheduler is running, so no cron entry or schedule fires", "expire-tentative"),
     (_late_schedule, "schedules-late", "1 schedule is late", "late"),
-    (_processes_that_die, "processes-died", "4 processes died (4 of them ran job", "4 processes died running it"),
+    (_processes_that_die, "processes-died", "4 processes died, 4 with job", "4 processes died running it"),
     (_dead_provider, "task-failing", "every run of charge-card has failed and is tried again", "charge-card"),
-    (_late_queue, "queue-late", "queue mail is late by 20 min (1 due)", "ping"),
+    (_late_queue, "queue-late", "queue mail is late: 1 due job", "ping"),
     (
         _waiting_for_migrations,
         "migrations-pending",
-        "workers wait for 1 pending migration",
+        "workers wait for 1 pending migration:",
         "run: python manage.py migrate",
     ),
 ]

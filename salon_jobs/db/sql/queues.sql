@@ -1,12 +1,13 @@
 -- name: queue_front
 -- Measure the front of the queue: how late the oldest due job of a known task is, which due tasks are unknown and how
--- many jobs have them, and for each queue the number of due jobs, how late its oldest of a known task is, and how many
+-- many jobs have them and how late the oldest is, and for each queue the number of due jobs, how late its oldest of a known task is, and how many
 -- more are due but paused by their queue, task or store. Paused jobs are neither late nor unknown.
 -- Bounded to 10,000 rows, so that it costs the same with millions queued; jobs of unknown tasks gather at the front.
 -- It steps from priority to priority: PostgreSQL before 18 otherwise reads every job that is not due yet on its way
 -- (500,000 of them in five priorities: 46 ms, this way 2 ms).
--- Paused jobs gather there too. If they fill the bound, it steps through up to 1,000 claim groups for the oldest job of
--- each, as estimate_waiting does: the pause of one queue must not hide that another is late.
+-- If that bound is full, of paused jobs or of those of one queue, it also looks at the first 100 due jobs of each
+-- priority, and steps through up to 1,000 claim groups for the oldest job of each, as estimate_waiting does: no queue
+-- must hide that another is late.
 -- Locks: none. Role: worker, operator.
 WITH RECURSIVE
 -- include: levels
@@ -23,11 +24,21 @@ first AS MATERIALIZED (
 ),
 -- include: front
 stepping (wanted) AS MATERIALIZED (
-    SELECT count(*) = 10000 AND bool_or(is_paused) FROM front
+    SELECT count(*) = 10000 FROM front
 ),
 -- include: first_of_each_prefix
 behind AS MATERIALIZED (
-    SELECT queue, task, run_at, store FROM step LIMIT 1000
+    (SELECT queue, task, run_at, store FROM step LIMIT 1000)
+     UNION ALL
+    (SELECT due.*
+       FROM level
+      CROSS JOIN LATERAL (
+            SELECT j.queue, j.task, j.run_at, COALESCE(j.store_id, __no_store__) FROM salon_jobs_job j
+             WHERE j.state = 'queued' AND j.priority = level.priority AND j.run_at <= now()
+               AND (SELECT wanted FROM stepping)
+             ORDER BY j.run_at, j.id
+             LIMIT 100) due
+      LIMIT 10000)
 ), late AS (
     SELECT queue, run_at FROM front WHERE NOT is_paused AND task = ANY (%(tasks)s)
      UNION ALL
@@ -41,10 +52,11 @@ behind AS MATERIALIZED (
       FULL JOIN (SELECT queue, extract(epoch FROM clock_timestamp() - min(run_at))::float8 AS late_s
                    FROM late GROUP BY queue) oldest USING (queue)
 )
-SELECT (SELECT max(late_s) FROM by_queue), unknown.tasks, unknown.jobs,
+SELECT (SELECT max(late_s) FROM by_queue), unknown.tasks, unknown.jobs, unknown.late_s,
        ARRAY(SELECT queue FROM by_queue ORDER BY queue), ARRAY(SELECT due FROM by_queue ORDER BY queue),
        ARRAY(SELECT late_s FROM by_queue ORDER BY queue), ARRAY(SELECT held FROM by_queue ORDER BY queue)
-  FROM (SELECT array_agg(DISTINCT task ORDER BY task) AS tasks, count(*) AS jobs
+  FROM (SELECT array_agg(DISTINCT task ORDER BY task) AS tasks, count(*) AS jobs,
+               extract(epoch FROM clock_timestamp() - min(run_at))::float8 AS late_s
           FROM front WHERE NOT is_paused AND NOT task = ANY (%(tasks)s)) unknown
 
 -- name: tasks_to_import
