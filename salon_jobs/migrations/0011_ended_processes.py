@@ -3,14 +3,13 @@
 from typing import ClassVar
 
 from django.db import migrations, models
-from pgtrigger.compiler import Trigger, UpsertTriggerSql
 
 from salon_jobs.access.operations.access import InstallDeclared, ReinstallFunctions
-from salon_jobs.access.operations.base import AddGuard, JobTablesMigration
+from salon_jobs.access.operations.base import JobTablesMigration
 
 
 class Migration(JobTablesMigration):
-    """In any order with other work: the trigger acts on retries alone, and the function takes the same arguments."""
+    """Beside other releases: the functions take the same arguments, and what they do more concerns retries alone."""
 
     dependencies: ClassVar = [("salon_jobs", "0010_job_changes")]
     operations: ClassVar = [
@@ -28,22 +27,5 @@ class Migration(JobTablesMigration):
             options={"db_table": "salon_jobs_ended_process"},
         ),
         InstallDeclared(tables=("salon_jobs_ended_process",), functions=()),
-        AddGuard(
-            model_name="job",
-            trigger=Trigger(
-                name="retry_forgives_deaths",
-                sql=UpsertTriggerSql(
-                    condition=(
-                        "WHEN (NEW.rescues > 0 AND NEW.state = 'queued' AND OLD.state IN ('failed', 'cancelled'))"
-                    ),
-                    func="NEW.rescues = 0; RETURN NEW;",
-                    hash="1f9df0370f234f5f0e6d52723f3614627e1bfbdb",
-                    operation='UPDATE OF "state"',
-                    pgid="pgtrigger_retry_forgives_deaths_51958",
-                    table="salon_jobs_job",
-                    when="BEFORE",
-                ),
-            ),
-        ),
-        ReinstallFunctions(functions=("salon_jobs_add_jobs",)),
+        ReinstallFunctions(functions=("salon_jobs_add_jobs", "salon_jobs_note")),
     ]

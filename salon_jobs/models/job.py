@@ -69,8 +69,6 @@ _ILLEGAL_MOVES = pgtrigger.Condition(
     "succeeded>queued,succeeded>running,succeeded>failed,succeeded>cancelled,queued>succeeded,queued>failed,"
     "failed>running,failed>succeeded,cancelled>running,cancelled>succeeded,cancelled>failed}'))"
 )
-# Most jobs have survived every process that ran them, which is seen first.
-_RETRIED = pgtrigger.Condition("(NEW.rescues > 0 AND NEW.state = 'queued' AND OLD.state IN ('failed', 'cancelled'))")
 _IDENTITY_CHANGED = pgtrigger.Condition(
     "(OLD.id IS DISTINCT FROM NEW.id OR OLD.task IS DISTINCT FROM NEW.task"
     " OR OLD.store_id IS DISTINCT FROM NEW.store_id)"
@@ -287,14 +285,6 @@ class Job(Row):
                 name="legal_moves_only",
                 operation=pgtrigger.UpdateOf("state"),  # type: ignore[no-untyped-call]
                 condition=_ILLEGAL_MOVES,
-            ),
-            # A retry gives all deaths back; a web process, which may retry its store's jobs, cannot write them.
-            pgtrigger.Trigger(
-                name="retry_forgives_deaths",
-                when=pgtrigger.Before,
-                operation=pgtrigger.UpdateOf("state"),  # type: ignore[no-untyped-call]
-                condition=_RETRIED,
-                func="NEW.rescues = 0; RETURN NEW;",
             ),
         ]
         permissions: ClassVar = [

@@ -1,8 +1,10 @@
 -- Define salon_jobs_note, for triggers on the job table: notes in salon_jobs_change what salon_jobs_move is to do before
 -- the commit about a job that ended, waits again, was deleted, or let its key go. Nobody else can write there or see it,
--- and what a savepoint takes back was never noted. For jobs without a follow-up, flow, order and tick only the condition of one trigger is evaluated.
+-- and what a savepoint takes back was never noted. For jobs without a follow-up, flow, order and tick only the condition
+-- of one trigger is evaluated.
 -- A run whose key a newer job took (note_added_function.sql) is not queued again: the same error as a waiting twin
 -- raises; the caller's next attempt sees the mark. The row holds the key in the index by now, so no mark can come later.
+-- A retry gives a job's deaths back: a web process, which may retry its store's jobs, may not write them.
 -- What became of a tick's job is written at once (record_tick_function.sql).
 -- Locks: those of salon_jobs_record_tick. SECURITY DEFINER, since nobody else may write changes.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_note() RETURNS trigger
@@ -22,6 +24,9 @@ BEGIN
         IF FOUND THEN
             RAISE unique_violation USING MESSAGE = format('a newer job has taken the key of job %s', NEW.id);
         END IF;
+    END IF;
+    IF again AND NEW.rescues > 0 THEN
+        UPDATE __schema__.salon_jobs_job j SET rescues = 0 WHERE j.id = NEW.id;
     END IF;
     IF (ended OR again) AND OLD.flow_id IS NOT NULL THEN
         INSERT INTO __schema__.salon_jobs_change (transaction_id, kind, job_id, became, of_id)
@@ -55,6 +60,7 @@ $body$;
 CREATE OR REPLACE TRIGGER salon_jobs_changed AFTER UPDATE OF finished_at, concurrency_key ON __schema__.salon_jobs_job
     FOR EACH ROW
     WHEN (OLD.follow_up_id IS NOT NULL OR OLD.flow_id IS NOT NULL OR OLD.ordered IS NOT NULL
+          OR (NEW.rescues > 0 AND OLD.finished_at IS NOT NULL)
           OR (NEW.job_key IS NOT NULL AND NEW.state = 'queued' AND OLD.state = 'running'))
     EXECUTE FUNCTION __schema__.salon_jobs_note();
 CREATE OR REPLACE TRIGGER salon_jobs_deleted AFTER DELETE ON __schema__.salon_jobs_job
