@@ -17,10 +17,11 @@ from django.utils.translation import gettext
 from salon_jobs.conf import is_given
 from salon_jobs.core.records import ActionResult
 from salon_jobs.core.units import gettext_noop as _
+from salon_jobs.db.connections import alias_of
 from salon_jobs.inbox import queries as inbox
 from salon_jobs.jobs import control as jobs
 from salon_jobs.jobs import limits
-from salon_jobs.jobs.held import waiting_briefly
+from salon_jobs.jobs.held import Patience, Rows
 from salon_jobs.models import (
     BlockedAggregate,
     CronEntryState,
@@ -41,7 +42,8 @@ class Verb:
     """An action of operators on rows of one model.
 
     Most ``change`` rows: the function takes their values of ``key`` and ``using``, with ``takes_by`` the acting user,
-    and the arguments in ``takes``; it returns a result for each, in their order. Others have their own interface.
+    and the arguments in ``takes``; it returns a result for each, in their order. Others have their own interface, and
+    ``using``. Nobody else calls the function: ``apply`` and ``call`` keep what every verb promises.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Verb:
     permissions: tuple[str, ...]
     for_stores: bool = False
     key: str = "pk"
+    # The models of which it locks rows, if not only those of ``of``; the likeliest first.
+    locks: tuple[type[Model], ...] = ()
     takes_by: bool = False
     # Optional arguments: the success message of each instead of ``done``, and the error if all are missing but needed.
     takes: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -74,16 +78,37 @@ class Verb:
     reported: str = ""
     matching: tuple[str, ...] = ()
 
-    def apply(self, keys: Sequence[Any], *, by: str, using: str, **arguments: Any) -> list[ActionResult[Any]]:
+    def apply(
+        self, keys: Sequence[Any], *, by: str, using: str, patience: Patience | None = None, **arguments: Any
+    ) -> list[ActionResult[Any]]:
         """Change the rows of these keys; return a result for each. ``by`` is recorded where the verb takes it.
 
-        In one transaction, or a savepoint of yours. Raises HeldUp if another transaction holds a row for long.
+        Promises what ``call`` does.
         """
-        with waiting_briefly(self.of, self.column, keys, using=using):
-            results: list[ActionResult[Any]] = self.change(
-                keys, using=using, **arguments, **({"by": by} if self.takes_by else {})
-            )
+        if self.takes_by:
+            arguments["by"] = by
+        results: list[ActionResult[Any]] = self.call(keys, keys, using=using, patience=patience, **arguments)
         return results
+
+    def call(
+        self,
+        keys: Sequence[Any],
+        *given: Any,
+        using: str | None = None,
+        look: str | None = None,
+        patience: Patience | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Call the function of a verb with an interface of its own, as it is ``given``; errors name rows by ``keys``.
+
+        In one transaction, or a savepoint of yours. Raises HeldUp within two seconds, with nothing changed, if another
+        transaction holds a row or key; ``look`` is the alias that may see more of that than ``using``, if there is one.
+        Several calls for one click share its ``patience``.
+        """
+        alias = alias_of(using)
+        rows = Rows(self.of, self.column, keys, self.locks or (self.of,))
+        change = partial(self.change, *given, using=alias, **arguments)
+        return (patience or Patience()).attempt(change, rows, using=alias, look=look)
 
     @property
     def column(self) -> str:
@@ -136,7 +161,7 @@ _of_jobs: Final = partial(Verb, of=Job, for_stores=True)
 _of_limits: Final = partial(Verb, of=Limit, permissions=("change_limit",), key="scope", oldest_first=True)
 _of_entries: Final = partial(Verb, of=CronEntryState)
 _of_schedules: Final = partial(Verb, of=Schedule, for_stores=True)
-_of_messages: Final = partial(Verb, of=Message)
+_of_messages: Final = partial(Verb, of=Message, locks=(Message, BlockedAggregate))
 _of_incoming: Final = partial(Verb, of=InboxMessage)
 _scopes: Final[Any] = lazy(_named_scopes, str)
 _RETRIED: Final = _("queued again, with at least one more attempt")
@@ -161,7 +186,7 @@ VERBS: Final = (
     ),
     _of_jobs(
         name="cancel",
-        change=jobs.cancel_jobs,
+        change=jobs.cancel_jobs_at_once,
         permissions=("cancel_job",),
         label=_("Cancel[ selected %(rows)s]"),
         question=_("Queued and failed jobs are cancelled now; running ones when their handler stops."),
@@ -234,9 +259,28 @@ VERBS: Final = (
         **_RESUME,
         help="Start the jobs of a paused queue, task or store again; its limits stay.",
     ),
+    _of_limits(
+        name="limit",
+        change=limits.limit,
+        permissions=(),
+        done=_("limited"),
+        help="Limit how many jobs of a queue, task, store or key run at once in all processes, and how many start in "
+        "a given time. Options you omit keep their value. Without options, list the current limits.",
+    ),
+    # By the admin's form.
+    _of_limits(name="save", change=limits.save_limit, permissions=(), done=_("changed")),
+    _of_limits(
+        name="delete",
+        change=limits.delete_limits,
+        permissions=("delete_limit",),
+        label=_("Delete[ selected %(rows)s]"),
+        question=_("Deletes the selected limits and pauses. What the code declares applies again."),
+        done=_("deleted"),
+    ),
     _of_entries(
         name="run_now",
         change=schedulers.run_cron_entry,
+        locks=(Job,),
         permissions=("run_cronentrystate",),
         label=_("Run[ selected entries] now"),
         done=_("run now"),
@@ -266,6 +310,7 @@ VERBS: Final = (
     _of_schedules(
         name="run_now",
         change=schedules.run_schedule,
+        locks=(Schedule, Job),
         permissions=("run_schedule",),
         label=_("Run[ selected schedules] now"),
         done=_("run now"),
@@ -337,6 +382,7 @@ VERBS: Final = (
     Verb(
         name="unpark",
         of=BlockedAggregate,
+        locks=(BlockedAggregate, Message),
         change=messages.retry_heads,
         permissions=("retry_message",),
         key="head_id",

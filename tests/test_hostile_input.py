@@ -178,7 +178,7 @@ NAMED: dict[str, Callable[[Any], object]] = {
     **{
         f"{verb.of.__name__} {verb.name}": verb_of(verb)
         for verb in VERBS
-        if verb.name not in ("run_again", "replay") and verb.change is not save_schedule
+        if verb.name not in ("run_again", "replay", "limit", "save") and verb.change is not save_schedule
     },
     "run_again": lambda value: control.run_again(value, {}),
     "run_schedule of several": lambda value: control.run_schedule(cast("Any", [value, value])),

@@ -31,6 +31,7 @@ from django.utils.translation import gettext_lazy as _
 from salon_jobs.admin.base import ModelAdmin, ReadOnlyAdmin
 from salon_jobs.admin.reader import may, reader, sees_all_stores
 from salon_jobs.core.errors import CronInvalid, HeldUp, OptionInvalid
+from salon_jobs.jobs.held import Patience
 from salon_jobs.schedules.cron import CronExpression
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.verbs import Verb, verbs_of
@@ -211,7 +212,7 @@ class Action:
 
         Stops after ``LONGEST_S``, before a web server cuts the request off and the report is lost.
         """
-        arguments, model, using = form.arguments, queryset.model, reader(request)
+        arguments, model, using, patience = form.arguments, queryset.model, reader(request), Patience()
         done, said = self.verb.done_with(arguments), self.verb.done_with(arguments, gettext)
         end = time.monotonic() + LONGEST_S
         unchanged = 0
@@ -222,7 +223,7 @@ class Action:
         for rows in _batches(queryset, oldest_first=self.verb.oldest_first):
             keys = [getattr(row, self.verb.key) for row in rows]
             try:
-                results = self.verb.apply(keys, by=user_name(request), using=using, **arguments)
+                results = self.verb.apply(keys, by=user_name(request), using=using, patience=patience, **arguments)
             except HeldUp as error:  # the rows before these are changed
                 messages.error(request, f"{error}.")
                 break
@@ -288,10 +289,15 @@ def actions_of(model: type[Model], **others: type[Action]) -> tuple[Any, ...]:
 class OffersActions(ModelAdmin):
     """Admin that offers each ``Action`` to the users who may take it."""
 
+    def line(self, row: Any) -> str:
+        """Return the name of a row on a confirmation page."""
+        return str(row)
+
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
         """Return the actions that the user may take. Django passes ``action_location`` from 6.1 on."""
         location: dict[str, Any] = {} if action_location is None else {"action_location": action_location}
         actions: dict[str, Any] = super().get_actions(request, **location)
+        actions.pop("delete_selected", None)  # what may be deleted has a verb for it
         return {
             name: each
             for name, each in actions.items()
@@ -309,10 +315,6 @@ class ActionAdmin(OffersActions, ReadOnlyAdmin):
         choices: Any = super().get_action_choices(request, *args, **kwargs)
         of_one = {each.name for each in self.actions or () if isinstance(each, Action) and each.of_one}
         return [each for each in choices if request.method == "POST" or each[0] not in of_one]
-
-    def line(self, row: Any) -> str:
-        """Return the name of a row on a confirmation page."""
-        return str(row)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list; a button in a row acts only on that row."""

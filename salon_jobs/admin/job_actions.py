@@ -20,11 +20,11 @@ from salon_jobs.admin.cells import scope_name
 from salon_jobs.admin.reader import reader
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
-from salon_jobs.core.errors import OptionInvalid, SalonJobsError, UnknownTask
+from salon_jobs.core.errors import HeldUp, OptionInvalid, SalonJobsError, UnknownTask
 from salon_jobs.core.records import JobState
 from salon_jobs.core.redaction import HIDDEN, redacted, unredacted
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.control import job_with, run_again
+from salon_jobs.jobs.control import job_with
 from salon_jobs.models import Job, Limit, Schedule
 from salon_jobs.tenancy.context import context_of
 from salon_jobs.verbs import Verb, verbs_of
@@ -165,7 +165,9 @@ class RunAgain(ActionOnOne):
         job: Job = form.row
         try:
             with context_of(job.store_id):
-                handle = run_again(job, form.cleaned_data["arguments"])
+                handle = self.verb.call([job.pk], job, form.cleaned_data["arguments"], look=reader(request))
+        except HeldUp:
+            raise
         except SalonJobsError as error:
             messages.warning(request, not_done(Job, job.pk, gettext(self.verb.done), error))
             return

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.models import LogEntry
 from django.contrib.admin.views.main import ChangeList
-from django.db import models
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.db import models, router, transaction
+from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_noop
@@ -25,14 +25,14 @@ from salon_jobs.admin.cells import badge, below, scope_name
 from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
-from salon_jobs.core.errors import ConfigurationError, OptionInvalid
+from salon_jobs.core.errors import ConfigurationError, HeldUp, OptionInvalid
 from salon_jobs.core.units import short_rate
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.enqueue import wake_ups
 from salon_jobs.jobs.limits import LIFTED, ListedLimit, count_by_scope, limit_name, list_limits
 from salon_jobs.jobs.options import parse_rate
 from salon_jobs.models import Limit
+from salon_jobs.verbs import verbs_of
 from salon_jobs.words import rate_text, who_paused
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ class NameInput(forms.TextInput):
 
 class LimitForm(ModelForm):
     """Form for one limit, validated against the database as the operator."""
+
+    # Why the limit, although valid, could not be saved.
+    held: ClassVar[str] = ""
 
     unlimited = forms.BooleanField(
         required=False, label=_("No limit on running jobs"), help_text=_("Even if the code declares one")
@@ -89,6 +92,8 @@ class LimitForm(ModelForm):
     def clean(self) -> dict[str, Any]:
         """Refuse a name that matches nothing; a store's ID, also of a name, is in the database's spelling."""
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        if self.held:
+            raise forms.ValidationError(self.held)
         kind, name = cleaned.get("kind"), cleaned.get("name")
         if kind and name:
             try:
@@ -168,6 +173,9 @@ class KindFilter(admin.ChoicesFieldListFilter):
         return [each for each in super().choices(changelist) if str(each["display"]) != hidden]
 
 
+_VERBS: Final = verbs_of(Limit)
+
+
 class LimitAdmin(OffersActions, ReaderAdmin):
     """Admin of limits, edited through the operator's database role; workers apply them within a second."""
 
@@ -243,19 +251,35 @@ class LimitAdmin(OffersActions, ReaderAdmin):
         """Refuse users who are limited to a store."""
         return sees_all_stores(request) and super().has_delete_permission(request, obj)
 
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        """Return the form, which tells why the limit could not be saved, if it could not."""
+        form = super().get_form(request, obj, change=change, **kwargs)
+        form.held = getattr(request, "held", "")
+        return form
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Show the form again, as it was sent, if another session holds the limit."""
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except HeldUp as error:
+            setattr(request, "held", f"{error}.")  # noqa: B010 - the stubs declare no such attribute
+            return super().changeform_view(request, *args, **kwargs)
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None) -> Any:
+        """Go back to the limit if another session holds it, and take the record of its deletion back."""
+        try:
+            with transaction.atomic(using=router.db_for_write(LogEntry)):
+                return super().delete_view(request, object_id, extra_context)
+        except HeldUp as error:
+            messages.error(request, f"{error}.")
+            return HttpResponseRedirect(request.path.removesuffix("delete/") + "change/")
+
     def save_model(self, request: HttpRequest, obj: Limit, form: Any, change: bool) -> None:
-        """Save as the operator, record who paused it, and wake workers, since more jobs may run."""
+        """Save as the operator, and record who paused it."""
         if "paused" in form.changed_data:
             obj.paused_at, obj.paused_by = (datetime.now(UTC), user_name(request)) if obj.paused else (None, "")
-        obj.save(using=conf.reader_database)
-        wake_ups.after_commit(conf.reader_database)
+        _VERBS["save"].call([obj.scope], obj, using=reader(request))
 
     def delete_model(self, request: HttpRequest, obj: Limit) -> None:
-        """Delete as the operator, and wake workers."""
-        obj.delete(using=conf.reader_database)
-        wake_ups.after_commit(conf.reader_database)
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
-        """Delete the selected rows, and wake workers."""
-        super().delete_queryset(request, queryset)
-        wake_ups.after_commit(conf.reader_database)
+        """Delete as the operator."""
+        _VERBS["delete"].apply([obj.scope], by=user_name(request), using=reader(request))

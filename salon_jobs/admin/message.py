@@ -34,7 +34,7 @@ from salon_jobs.core.units import counted
 from salon_jobs.dashboard.relays import COUNTED, OPEN, message_page
 from salon_jobs.inbox.queries import shown_text
 from salon_jobs.models import BlockedAggregate, DestinationState, InboxMessage, Message, Process, RelayPartition, Replay
-from salon_jobs.outbox.control import MOST, MessageCriteria, replay_messages
+from salon_jobs.outbox.control import MOST, MessageCriteria, Replayed
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.words import ago, pause_of, who_paused
 
@@ -47,7 +47,7 @@ class ReplayAction(Action):
 
     def preview(self, request: HttpRequest, queryset: QuerySet[Message], form: ActionForm) -> tuple[list[str], bool]:
         """Return the result of a dry run."""
-        replay = replay_messages(_criteria(queryset), dry_run=True, using=reader(request))
+        replay = self._replay(request, queryset, dry_run=True)
         said = ngettext(
             "%(messages)s message will be sent again under new IDs, in the original order.",
             "%(messages)s messages will be sent again under new IDs, in the original order.",
@@ -64,16 +64,17 @@ class ReplayAction(Action):
     def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Message], form: ActionForm) -> None:
         using, done = reader(request), self.verb.done
         by, reason = user_name(request), form.cleaned_data["reason"]
-        replayed = replay_messages(_criteria(queryset), requested_by=by, reason=reason, using=using)
+        replayed = self._replay(request, queryset, requested_by=by, reason=reason)
         log_changed(request, list(Replay.objects.using(using).filter(pk__in=[replayed.replay_id or 0])), done)
         said = gettext(done)
         reasons = [not_done(Message, each.id, said, each.detail) for each in replayed.refused]
         more = max(len(reasons) - 5, 0)
         say_changed(request, Message, changed=replayed.messages, reasons=reasons[:5], done=said, more=more)
 
-
-def _criteria(queryset: QuerySet[Message]) -> MessageCriteria:
-    return MessageCriteria(ids=tuple(queryset.order_by("pk").values_list("pk", flat=True)[: MOST + 1]))
+    def _replay(self, request: HttpRequest, queryset: QuerySet[Message], **how: Any) -> Replayed:
+        ids = tuple(queryset.order_by("pk").values_list("pk", flat=True)[: MOST + 1])
+        replayed: Replayed = self.verb.call(ids, MessageCriteria(ids=ids), using=reader(request), **how)
+        return replayed
 
 
 class DestinationLinkAdmin(ActionAdmin):

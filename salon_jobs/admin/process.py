@@ -33,16 +33,17 @@ from salon_jobs.admin.cells import (
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.admin.reader import may, reader
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import CronInvalid, SalonJobsError
+from salon_jobs.core.errors import CronInvalid, HeldUp, SalonJobsError
 from salon_jobs.core.records import EnqueueAction
 from salon_jobs.core.units import counted
 from salon_jobs.dashboard.processes import MOST_HELD, cron, processes
 from salon_jobs.jobs.fan_out import fan_out_progress
+from salon_jobs.jobs.held import Patience
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.models import CronEntryState, CronTick, FanOutRecord, Job, Process
 from salon_jobs.schedules.entries import cron_entries
-from salon_jobs.schedules.scheduler import job_of, run_cron_entry
+from salon_jobs.schedules.scheduler import job_of
 from salon_jobs.words import ago, became_of, duration, instant, override_of, relative_time, who_paused
 
 
@@ -106,15 +107,18 @@ class ProcessAdmin(ReadOnlyAdmin):
 class RunNow(Action):
     """Action that enqueues the jobs of cron entries or schedules at once, in addition to their ticks."""
 
-    def start(self, row: Any, request: HttpRequest) -> JobHandle:
-        return run_cron_entry(row.pk)
+    def start(self, row: Any, request: HttpRequest, patience: Patience) -> JobHandle:
+        handle: JobHandle = self.verb.call([row.pk], row.pk, look=reader(request), patience=patience)
+        return handle
 
     def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
-        """Enqueue a job for each row, log it, and link to it."""
-        model = queryset.model
+        """Enqueue a job for each row, log it, and link to it, up to the first row that is held."""
+        model, patience = queryset.model, Patience()
         for row in queryset.order_by("pk")[:BATCH]:
             try:
-                handle = self.start(row, request)
+                handle = self.start(row, request, patience)
+            except HeldUp:
+                raise
             except SalonJobsError as error:
                 messages.warning(request, not_done(model, row, gettext(self.verb.done), error))
                 continue

@@ -28,10 +28,11 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import CronInvalid, SalonJobsError
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.held import Patience
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Schedule
-from salon_jobs.schedules.stored import CHANGED, run_schedule, save_schedule, timing_of
+from salon_jobs.schedules.stored import CHANGED, timing_of
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.context import context_of
 from salon_jobs.verbs import Verb, verbs_of
@@ -53,9 +54,11 @@ _SAVED: Final = {
 class RunScheduleNow(RunNow):
     """Action that enqueues the jobs of schedules at once, as their stores."""
 
-    def start(self, row: Schedule, request: HttpRequest) -> JobHandle:
+    def start(self, row: Schedule, request: HttpRequest, patience: Patience) -> JobHandle:
         with context_of(row.store_id):
-            return run_schedule(row.pk, by=user_name(request))
+            shared: dict[str, Any] = {"by": user_name(request), "look": reader(request), "patience": patience}
+            handle: JobHandle = self.verb.call([row.pk], row.pk, **shared)
+        return handle
 
 
 class ScheduleForm(ArgumentsForm):
@@ -91,7 +94,8 @@ class ChangeSchedule(ActionOnOne):
         row, given, before = form.row, form.arguments, {**form.initial, "arguments": form.stored}
         try:
             timing = {name: given[name] for name in form.initial if name in given}
-            handle = save_schedule(row, given["arguments"], **timing)
+            named = [] if row.pk is None else [row.pk]
+            handle = self.verb.call(named, row, given["arguments"], look=reader(request), **timing)
         except SalonJobsError as error:
             said = str(error)
             of_cron = ("timezone" if "time zone" in said else "line") if isinstance(error, CronInvalid) else None

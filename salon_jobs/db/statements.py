@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
@@ -31,7 +32,7 @@ _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
 # With these psycopg reports that it lost the connection, or never had one.
 _LOST: Final = (OperationalError, InterfaceError)
 # Long enough for a transaction that is about to commit.
-_PATIENCE: Final = "250ms"
+_SHORTLY: Final = timedelta(milliseconds=250)
 
 
 def load(name: str) -> str:
@@ -216,13 +217,18 @@ def _numbered(text: str) -> tuple[bytes, tuple[str, ...]]:
 
 
 @contextmanager
-def short_lock_timeout(*, using: str) -> Generator[None]:
-    """Open a transaction that waits at most ``_PATIENCE`` for each lock; inside another, as long as that one."""
+def short_lock_timeout(longest: timedelta = _SHORTLY, *, using: str) -> Generator[None]:
+    """Open a transaction that waits at most ``longest`` for each lock; inside another, a savepoint that does so.
+
+    Then it raises an error for which ``is_lock_conflict`` is true. The rest of an outer transaction waits as before.
+    """
     is_outermost = not connections[using].in_atomic_block
     with transaction.atomic(using=using):
-        if is_outermost:
-            run_raw("wait_briefly", {"patience": _PATIENCE}, using=using)
+        patience = f"{longest / timedelta(milliseconds=1):.0f}ms"
+        [(before, _)] = run_raw("wait_briefly", {"patience": patience}, using=using)
         yield
+        if not is_outermost:
+            run_raw("wait_briefly", {"patience": before}, using=using)
 
 
 def is_lock_conflict(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from salon_jobs.core.records import ActionResult, EnqueueAction, JobState
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import enqueue, registry
-from salon_jobs.jobs.held import waiting_briefly
+from salon_jobs.jobs.held import Patience, Rows
 from salon_jobs.jobs.options import NewJob, check_instant, checked
 from salon_jobs.jobs.results import JobHandle, WithId, as_current_store
 from salon_jobs.models import Job, Schedule
@@ -119,25 +119,38 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[An
 
     The process of a running job is asked to end it after your commit, so that finishing a job never waits for your
     transaction; ``detail`` says so. The handler sees the request in ``current_job().cancelled()``. If it ends by itself
-    before it is interrupted, the job can still succeed. Raises HeldUp if another transaction holds the row of a running
-    one for long: inside your transaction at once; without one, or if that began in between, after the others were
-    cancelled, and nothing was asked.
+    before it is interrupted, the job can still succeed. Raises HeldUp within two seconds, with nothing of its thousand
+    changed, if another transaction holds one of them; inside your transaction, if it holds a running one. If it takes
+    that one between this call and your commit, HeldUp comes after the commit, and no running one of them was asked.
     """
     alias = alias_of(using)
-    allowed = gettext("only queued, running and failed jobs can be cancelled")
 
     def cancel(ids: Sequence[int]) -> list[ActionResult[int]]:
-        results = _cancel(_CANCEL, allowed, alias, ids, endable=_CAN_BE_CANCELLED)
-        running = sorted({result.id for result in results if result.changed and result.detail})  # the others have ended
-        batches = [running[start : start + BATCH] for start in range(0, len(running), BATCH)]
-        if connections[alias].in_atomic_block:
-            for batch in batches:
-                _ask_to_end(batch, alias, keep=False)
-        for batch in batches:
-            transaction.on_commit(partial(_ask_to_end, batch, alias), using=alias)
+        patience = Patience()
+        if not connections[alias].in_atomic_block:
+            changed = [
+                patience.attempt(partial(_cancel_and_ask, batch, alias), _rows(batch), using=alias)
+                for batch in _batches(sorted(ids, reverse=True))
+            ]
+            by_id = {result.id: result for results in changed for result in results}
+            return [by_id[id_] for id_ in ids]
+        results, running = _cancel_but_running(ids, alias)
+        for batch in _batches(running):
+            patience.attempt(partial(_try_to_ask, batch, alias), _rows(batch), using=alias)
+            ask = partial(_ask_to_end, batch, alias)
+            transaction.on_commit(partial(Patience().attempt, ask, _rows(batch), using=alias), using=alias)
         return results
 
     return _by_name(jobs, cancel, alias)
+
+
+def cancel_jobs_at_once(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[Any]]:
+    """Cancel jobs like ``cancel_jobs``, but ask running ones to end in your transaction, which their end waits for.
+
+    So that everything is done or nothing, in a transaction that is short.
+    """
+    alias = alias_of(using)
+    return _by_name(jobs, partial(_cancel_and_ask, using=alias), alias)
 
 
 def run_again(job: Job | int | str | WithId, arguments: Mapping[str, Any], *, using: str | None = None) -> JobHandle:
@@ -220,25 +233,45 @@ def _cancel(
     return [results[id_] for id_ in ids]
 
 
-def _ask_to_end(ids: Sequence[int], using: str, *, keep: bool = True) -> None:
-    """Request cancellation of running jobs, and cancel those queued again or failed by now, in a short transaction.
+def _cancel_and_ask(ids: Sequence[int], using: str) -> list[ActionResult[int]]:
+    """Cancel jobs, and ask the running ones to end, in the caller's transaction."""
+    results, running = _cancel_but_running(ids, using)
+    for batch in _batches(running):
+        _ask_to_end(batch, using)
+    return results
 
-    Raises HeldUp, without asking any of them, if another transaction holds one for long. Unless ``keep``, it only tries
-    that, in a savepoint: afterwards no row of them is locked.
-    """
-    with (
-        waiting_briefly(Job, '"id"', ids, using=using),
-        transaction.atomic(using=using),
-        connections[using].cursor() as cursor,
-    ):
-        rows = statements.rows("operator_cancel", {"ids": list(ids), **_INTERRUPT}, using=using)
-        remaining = set(ids) - {row[0] for row in rows}
+
+def _cancel_but_running(ids: Sequence[int], using: str) -> tuple[list[ActionResult[int]], list[int]]:
+    """Cancel the jobs that do not run; return the results of all, and the running ones, which are still to be asked."""
+    allowed = gettext("only queued, running and failed jobs can be cancelled")
+    results = _cancel(_CANCEL, allowed, using, ids, endable=_CAN_BE_CANCELLED)
+    return results, sorted({result.id for result in results if result.changed and result.detail})
+
+
+def _ask_to_end(ids: Sequence[int], using: str) -> None:
+    """Request cancellation of running jobs, and cancel those queued again or failed by now."""
+    rows = statements.rows("operator_cancel", {"ids": list(ids), **_INTERRUPT}, using=using)
+    remaining = set(ids) - {row[0] for row in rows}
+    with connections[using].cursor() as cursor:
         if remaining and not conf.roles.one_user:
             # The web role may change running jobs only through the function.
             cursor.execute("SELECT salon_jobs_cancel(%s::bigint[])", [sorted(remaining)])
         cursor.execute("SELECT pg_notify(%s, %s)", [enqueue.wake_ups.channel, enqueue.CANCEL])
-        if not keep:
-            transaction.set_rollback(True, using=using)
+
+
+def _try_to_ask(ids: Sequence[int], using: str) -> None:
+    """Find out whether the jobs can be asked to end; afterwards none of their rows is locked."""
+    with transaction.atomic(using=using):
+        _ask_to_end(ids, using)
+        transaction.set_rollback(True, using=using)
+
+
+def _batches(ids: Sequence[int]) -> list[Sequence[int]]:
+    return [ids[start : start + BATCH] for start in range(0, len(ids), BATCH)]
+
+
+def _rows(ids: Sequence[int]) -> Rows:
+    return Rows(Job, '"id"', ids, (Job,))
 
 
 def _wake(results: list[ActionResult[Any]], using: str) -> list[ActionResult[Any]]:
@@ -265,8 +298,7 @@ def _change(
     one of the states ``endable`` are asked to end. ``then`` is a statement for the changed jobs.
     """
     results: list[ActionResult[int]] = []
-    for start in range(0, len(ids), BATCH):
-        batch = ids[start : start + BATCH]
+    for batch in _batches(ids):
         try:
             with transaction.atomic(using=using):
                 rows = statements.rows(statement, {"ids": list(batch), **values}, using=using)

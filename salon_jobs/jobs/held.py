@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from django.db import OperationalError, connections, transaction
+from django.apps import apps
+from django.db import OperationalError, connections
 from django.db.models import Model
 from django.utils.translation import gettext
 
 from salon_jobs.core.errors import HeldUp
-from salon_jobs.db.statements import is_lock_conflict
+from salon_jobs.db.statements import is_lock_conflict, short_lock_timeout
 from salon_jobs.words import duration
 
-# Whoever clicks or types waits for that long: longer than any claim or end of a run holds a row.
-PATIENCE: Final = timedelta(seconds=1.5)
-# And so long for the look at who holds it, which waits only for a table that is locked as a whole.
-_LOOK: Final = timedelta(seconds=0.4)
+T = TypeVar("T")
+
+# Whoever clicks or types has an answer within that time, whatever the change locks, and however many rows it is of.
+PROMISED: Final = timedelta(seconds=2)
+# How long it tries again; the rest is for the last try, and for the look at who holds what. Claims and ends of runs
+# hold a row for milliseconds.
+PATIENCE: Final = timedelta(seconds=1.4)
+# How long a try waits for each lock. It then lets go of those that it has, so that it is never part of a deadlock: the
+# server looks for one after a second.
+TRY: Final = timedelta(milliseconds=100)
+# How long the look waits for a table that is locked as a whole.
+LOOK: Final = timedelta(milliseconds=300)
 # A row that somebody has changed or locked names the transaction, which holds a lock on its own number. A lock that
 # several share has a number of another kind, which finds nobody.
 _HOLDERS: Final = """
@@ -31,14 +40,17 @@ SELECT ({column})::text, a.pid, a.application_name, a.usename, a.state,
  WHERE {column} = ANY (%s) AND l.pid <> pg_backend_pid()
  ORDER BY {column}
 """
-# Who else has changed or locked rows of the table, or all of it, if the row itself tells nobody: it may be a key.
-_IN_TABLE: Final = """
+# Who else has changed or locked rows of our tables for as long as the change has waited, if the row itself tells
+# nobody: it may be a key. The tables that come first are the likelier ones, and so is a lock of a whole table.
+_IN_TABLES: Final = """
 SELECT a.pid, a.application_name, a.usename, a.state, extract(epoch FROM clock_timestamp() - a.xact_start)::float8
-  FROM pg_locks l
+  FROM unnest(%s::text[]) WITH ORDINALITY AS t (name, place)
+  JOIN pg_locks l ON l.relation = to_regclass(t.name)
   JOIN pg_stat_activity a ON a.pid = l.pid
- WHERE l.relation = to_regclass(%s) AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+ WHERE l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
    AND l.granted AND l.mode <> 'AccessShareLock' AND l.pid <> pg_backend_pid()
- ORDER BY l.mode <> 'AccessExclusiveLock', a.xact_start NULLS LAST, a.pid LIMIT 1
+   AND (a.xact_start IS NULL OR a.xact_start < clock_timestamp() - make_interval(secs => %s))
+ ORDER BY t.place, l.mode <> 'AccessExclusiveLock', a.xact_start NULLS LAST, a.pid LIMIT 1
 """
 
 
@@ -62,20 +74,70 @@ class Session:
         return gettext("session %(pid)s") % {"pid": self.pid} + (f" ({known})" if known else "")
 
 
-@contextmanager
-def waiting_briefly(model: type[Model], column: str, keys: Sequence[Any], *, using: str) -> Generator[None]:
-    """Open a transaction, or a savepoint, in which each lock is awaited for ``PATIENCE`` at most.
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that a person changes: those of a model with these ``keys``, whose column is, in SQL, ``column``.
 
-    Raises HeldUp after that, with nothing changed: it names the first of these rows that somebody holds, and the
-    session. ``column`` is that of their ``keys``, in SQL.
+    ``locks`` are the models of which the change locks rows, the likeliest to be held first.
     """
-    try:
-        with _patience(PATIENCE, using):
-            yield
-    except OperationalError as error:
-        if not is_lock_conflict(error):
-            raise
-        raise HeldUp(_holder_of(model, column, keys, using)) from error
+
+    model: type[Model]
+    column: str
+    keys: Sequence[Any]
+    locks: Sequence[type[Model]]
+
+    def held_by(self, waited: timedelta, *, using: str) -> str:
+        """Return which of the rows a session holds, and which session; or that of a key, as far as that is known."""
+        noun, found = str(self.model._meta.verbose_name), dict[str, Session]()
+        try:
+            if self.model in self.locks:
+                with short_lock_timeout(LOOK, using=using):
+                    found = holders_of(self.model, self.column, self.keys, using=using)
+        except OperationalError as error:
+            if not is_lock_conflict(error):
+                raise  # else the table is locked as a whole, as by a migration
+        for row, session in found.items():
+            said = gettext("%(row)s: its row is held by %(session)s; end it or try again")
+            return said % {"row": f"{noun} {row}", "session": session.name}
+        others = [model for model in apps.get_app_config("salon_jobs").get_models() if model not in self.locks]
+        tables = [model._meta.db_table for model in (*self.locks, *others)]
+        with connections[using].cursor() as cursor:
+            cursor.execute(_IN_TABLES, [tables, waited.total_seconds()])
+            holder = cursor.fetchone()
+        rows = f"{noun} {', '.join(map(str, self.keys[:3]))}{', …' if len(self.keys) > 3 else ''}".rstrip()
+        if holder is None:
+            return gettext("%(row)s: another transaction holds a row or key of it; try again") % {"row": rows}
+        said = gettext(
+            "%(row)s: another transaction holds a row or key of it, perhaps %(session)s; end it or try again"
+        )
+        return said % {"row": rows, "session": Session(*holder).name}
+
+
+class Patience:
+    """Time that one click or command may still spend, in all, on tries that other transactions held up."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._spent = timedelta()
+
+    def attempt(self, change: Callable[[], T], rows: Rows, *, using: str, look: str | None = None) -> T:
+        """Do what ``change`` does, in one transaction, or a savepoint of yours, and return its result.
+
+        It is tried again while another transaction holds a row, a key or a table that it locks, so it must do nothing
+        outside of the transaction. Raises HeldUp when the patience is spent, with nothing changed. It looks who holds
+        what through the alias ``look``, by default the same.
+        """
+        while True:
+            began = self._clock()
+            try:
+                with short_lock_timeout(TRY, using=using):
+                    return change()
+            except OperationalError as error:
+                if not is_lock_conflict(error):
+                    raise
+                self._spent += timedelta(seconds=self._clock() - began)
+                if self._spent >= PATIENCE:
+                    raise HeldUp(rows.held_by(min(self._spent, PATIENCE), using=look or using)) from error
 
 
 def holders_of(model: type[Model], column: str, keys: Sequence[Any], *, using: str) -> dict[str, Session]:
@@ -84,39 +146,3 @@ def holders_of(model: type[Model], column: str, keys: Sequence[Any], *, using: s
     with connections[using].cursor() as cursor:
         cursor.execute(_HOLDERS.format(table=table, column=column), [list(keys)])
         return {row: Session(*session) for row, *session in cursor.fetchall()}
-
-
-@contextmanager
-def _patience(longest: timedelta, using: str) -> Generator[None]:
-    with transaction.atomic(using=using):
-        before = _set_patience(f"{longest / timedelta(milliseconds=1):.0f}ms", using)
-        yield
-        _set_patience(before, using)
-
-
-def _set_patience(value: str, using: str) -> str:
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)", [value])
-        return str(cursor.fetchone()[0])
-
-
-def _holder_of(model: type[Model], column: str, keys: Sequence[Any], using: str) -> str:
-    table, noun = model._meta.db_table, str(model._meta.verbose_name)
-    found: dict[str, Session] = {}
-    try:
-        with _patience(_LOOK, using):
-            found = holders_of(model, column, keys, using=using)
-    except OperationalError as error:
-        if not is_lock_conflict(error):
-            raise  # else the table is locked as a whole, as by a migration
-    for row, session in found.items():
-        said = gettext("%(row)s: its row is held by %(session)s; end it or try again")
-        return said % {"row": f"{noun} {row}", "session": session.name}
-    with connections[using].cursor() as cursor:
-        cursor.execute(_IN_TABLE, [table])
-        others = cursor.fetchone()
-    rows = f"{noun} {', '.join(map(str, keys[:3]))}{', …' if len(keys) > 3 else ''}"
-    if others is None:
-        return gettext("%(row)s: another transaction holds a row or key of it; try again") % {"row": rows}
-    said = gettext("%(row)s: another transaction holds a row or key of it, perhaps %(session)s; end it or try again")
-    return said % {"row": rows, "session": Session(*others).name}

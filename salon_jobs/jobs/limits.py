@@ -287,17 +287,34 @@ def limit(
         values["burst"] = burst
     if not values:
         raise OptionInvalid("pass max_concurrency, rate, burst or lift; None removes a limit")
-    if key is not None:
-        if task is None or queue is not None or store_id is not None:
-            raise OptionInvalid("pass key together with task, and with nothing else")
-        check_text("task", task, _LONGEST)
-        check_text("key", key, _LONGEST)
-        scope = (Limit.Kind.KEY, limit_name(Limit.Kind.KEY, f"{task}:{key}"))
-    else:
-        scope = _scope(queue, task, store_id)
+    kind, name = _scope(queue, task, store_id, key)
     rows = Limit.objects.using(alias_of(using))
-    rows.update_or_create(kind=scope[0], name=scope[1], defaults=values)
+    rows.update_or_create(kind=kind, name=name, defaults=values)
     enqueue.wake_ups.after_commit(rows.db)
+
+
+def save_limit(row: Limit, *, using: str) -> None:
+    """Write a limit as a form has it, and wake workers, since more jobs may run. Role: operator."""
+    row.save(using=using)
+    enqueue.wake_ups.after_commit(using)
+
+
+def delete_limits(scopes: Iterable[str], *, using: str) -> list[ActionResult[str]]:
+    """Delete the limits and pauses of these scopes (``kind:name``), and wake workers. Role: operator."""
+    results: list[ActionResult[str]] = []
+    for scope in checked_names("scopes", scopes, _LONGEST + 10):
+        kind, _, name = scope.partition(":")
+        deleted, _ = Limit.objects.using(using).filter(kind=kind, name=name).delete()
+        results.append(ActionResult(scope, deleted > 0, "" if deleted else gettext("it has no limit")))
+    enqueue.wake_ups.after_commit(using)
+    return results
+
+
+def scope_named(
+    *, queue: str | None = None, task: str | None = None, store_id: GivenStore | None = None, key: str | None = None
+) -> str:
+    """Return the scope (``kind:name``) that ``limit`` would limit. Raises OptionInvalid."""
+    return ":".join(_scope(queue, task, store_id, key))
 
 
 def limit_name(kind: Limit.Kind, name: str) -> str:
@@ -313,7 +330,15 @@ def limit_name(kind: Limit.Kind, name: str) -> str:
         raise OptionInvalid(f"store_id {error}, not {name!r}") from None
 
 
-def _scope(queue: str | None, task: str | None, store_id: GivenStore | None) -> tuple[Limit.Kind, str]:
+def _scope(
+    queue: str | None, task: str | None, store_id: GivenStore | None, key: str | None = None
+) -> tuple[Limit.Kind, str]:
+    if key is not None:
+        if task is None or queue is not None or store_id is not None:
+            raise OptionInvalid("pass key together with task, and with nothing else")
+        check_text("task", task, _LONGEST)
+        check_text("key", key, _LONGEST)
+        return Limit.Kind.KEY, limit_name(Limit.Kind.KEY, f"{task}:{key}")
     named = [
         (kind, value)
         for kind, value in ((Limit.Kind.QUEUE, queue), (Limit.Kind.TASK, task), (Limit.Kind.STORE, store_id))

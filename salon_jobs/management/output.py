@@ -31,6 +31,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult
 from salon_jobs.core.text import SHOWN_AT_FIRST, beginning, visible, visible_lines
 from salon_jobs.core.units import relative_time, with_noun
+from salon_jobs.jobs.held import Patience
 from salon_jobs.management.arguments import os_user
 from salon_jobs.management.notes import ask
 from salon_jobs.process.logs import is_coloured
@@ -398,10 +399,11 @@ class Console:
         if asked := len(ids) if known is None else known:
             self.confirm(f"{verb.name.capitalize()} {with_noun(asked, str(verb.of._meta.verbose_name))}?")
         results: list[ActionResult[Any]] = []
+        shared: dict[str, Any] = {"by": os_user(), "using": self.using, "patience": Patience(), **arguments}
         try:
             with self.progress(len(ids)) as progress:
                 for start in range(0, len(ids), _BATCH):
-                    results += verb.apply(ids[start : start + _BATCH], by=os_user(), using=self.using, **arguments)
+                    results += verb.apply(ids[start : start + _BATCH], **shared)
                     progress(f"of {len(ids):,}", len(results))
         except BaseException:
             self.note(f"stopped after {len(results):,} of {len(ids):,}")

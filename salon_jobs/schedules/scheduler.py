@@ -236,12 +236,12 @@ def job_of(entry: CronEntry, tick: datetime) -> NewJob:
     return replace(job, tick=tick, store_id=None)
 
 
-def run_cron_entry(name: str) -> JobHandle:
+def run_cron_entry(name: str, *, using: str | None = None) -> JobHandle:
     """Enqueue the job of a cron entry at once, as if it were due now. Role: web, worker.
 
     The payload is built for this instant, which is also the job's tick; the entry's own ticks are not affected. The job
-    is added in your transaction, if one is open. Raises CronInvalid if this process does not declare the entry, or if
-    its payload function raises.
+    is added in your transaction, if one is open. ``using`` defaults to the alias of the job tables. Raises CronInvalid
+    if this process does not declare the entry, or if its payload function raises.
     """
     entries = {entry.name: entry for entry in cron_entries.all()}
     if isinstance(name, str) and (other := cron_entries.left_out.get(name)) is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -255,7 +255,7 @@ def run_cron_entry(name: str) -> JobHandle:
     except Exception as error:  # the project's own function
         cause = f"{type(error).__name__}: {message_of(error)}"
         raise CronInvalid(f"the payload function of cron entry {name!r} raised {cause}") from error
-    return enqueue.returned(enqueue.add(job))
+    return enqueue.returned(enqueue.add(job, using=alias_of(using)))
 
 
 def pause_cron_entries(names: Iterable[str], *, by: str = "", using: str | None = None) -> list[ActionResult[str]]:

@@ -125,14 +125,17 @@ def timing_of(row: Schedule) -> dict[str, Any]:
     return {"line": row.line or None, "catch_up": catch_up, **timing}
 
 
-def save_schedule(row: Schedule, arguments: Mapping[str, Any], **timing: Any) -> ScheduleHandle:
+def save_schedule(
+    row: Schedule, arguments: Mapping[str, Any], *, using: str | None = None, **timing: Any
+) -> ScheduleHandle:
     """Change the schedule of a row, or add it if the row has no ID yet, as operators do: in the context of its store.
 
     ``timing`` has the form of ``timing_of``. Role: web. Raises UnknownTask, PayloadInvalid, CronInvalid, OptionInvalid
     naming the field, and EnqueueRefused; also OptionInvalid if the schedule is gone or was changed since the row was
     read (``CHANGED``), or there is one already: then nothing is changed.
     """
-    with context_of(row.store_id), transaction.atomic(using=(alias := alias_of(None))):
+    alias = alias_of(using)
+    with context_of(row.store_id, using=alias), transaction.atomic(using=alias):
         job = job_with(row, arguments)
         if row.pk is not None:
             locked = _change([row.pk], "find", using=alias)
@@ -140,7 +143,7 @@ def save_schedule(row: Schedule, arguments: Mapping[str, Any], **timing: Any) ->
                 raise OptionInvalid(f"key {row.key!r}: {_NOT_FOUND}")
             if locked[0][5] != row.changed_at:
                 raise OptionInvalid(CHANGED)
-        handle = schedule(Call(job.task, Arguments(row.store_id, job.payload)), key=row.key, **timing)
+        handle = schedule(Call(job.task, Arguments(row.store_id, job.payload)), key=row.key, using=alias, **timing)
         if row.pk is None and handle.action != "created":
             raise OptionInvalid(f"key {row.key!r}: there is a schedule with it already")
     return handle

@@ -16,8 +16,11 @@ from tests.admin.pages import Rows, WebRouter, staff
 from tests.management.operator import insert
 from tests.outbox.rows import ORDERS, block, write
 from tests.plans.explain import signed_in
+from tests.schedules.conftest import own_entries
 from tests.settings import SALON_JOBS
 from tests.support import change, in_state, seen, selected
+
+__all__ = ["own_entries"]
 
 
 @pytest.fixture

@@ -560,7 +560,7 @@ def test_rate_has_a_unit(client: Client) -> None:
     ("page", "sent"),
     [
         (LIMITS, {"action": "resume"}),
-        (LIMITS, {"action": "delete_selected", "post": "yes"}),
+        (LIMITS, {"action": "delete", "confirmed": "1", "store": ""}),
         (f"{LIMITS}{{}}/change/", {"kind": "queue", "name": "night", "max_concurrency": "2"}),
         (f"{LIMITS}{{}}/delete/", {"post": "yes"}),
         (JOBS, {"action": "pause", "verb": "resumed", "scopes": "queue:night", "confirmed": "1"}),

@@ -38,7 +38,7 @@ DELETE FROM salon_jobs_job_step WHERE job_id = ANY (%(ids)s) RETURNING job_id
 -- Cancel jobs that are not running, with %(reason)s, and return their ids. A running job belongs to its process: with
 -- %(running)s the process is asked to end it, and the job is cancelled instead of requeued.
 -- Locks: the rows, in id order (it waits for a claim or a finish in flight, then the state decides). With %(running)s
--- run it in a transaction of its own: a finish waits for it.
+-- run it in a short transaction: a finish waits for it.
 -- Role: operator, worker; web for its store's that are not running (the others through cancel_function.sql).
 WITH chosen AS MATERIALIZED (
     SELECT id, state = 'running' AS runs FROM salon_jobs_job

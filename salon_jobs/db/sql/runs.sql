@@ -48,10 +48,11 @@ SELECT r.job_id, j.task, j.store_id, j.attempts + 1, r.error
   LEFT JOIN salon_jobs_job j ON j.id = r.job_id
 
 -- name: wait_briefly
--- Make the rest of this transaction wait at most %(patience)s for each lock, then fail with PostgreSQL's error 55P03.
--- That includes the wait for a transaction that has added an equal entry to a unique index.
+-- Make the rest of this transaction wait at most %(patience)s for each lock, then fail with PostgreSQL's error 55P03;
+-- return how long it waited before. That includes the wait for a transaction that has added an equal entry to a unique
+-- index.
 -- Locks: none. Role: any.
-SELECT set_config('lock_timeout', %(patience)s, true)
+SELECT current_setting('lock_timeout'), set_config('lock_timeout', %(patience)s, true)
 
 -- name: leased_job
 -- Read one job leased by a process, in the columns of claim_due.sql: its claim left out a large payload, or a supervisor

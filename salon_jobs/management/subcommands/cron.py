@@ -11,12 +11,12 @@ from rich.text import Text
 
 from salon_jobs.core.records import EnqueueAction
 from salon_jobs.dashboard.processes import cron
+from salon_jobs.jobs.results import JobHandle
 from salon_jobs.management.arguments import add_options, os_user
 from salon_jobs.management.output import Console, when
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import CronEntryState
 from salon_jobs.schedules.entries import cron_entries
-from salon_jobs.schedules.scheduler import run_cron_entry
 from salon_jobs.verbs import verbs_of
 from salon_jobs.words import became_of
 
@@ -40,7 +40,8 @@ class Cron(Subcommand):
         if console["action"] == "run":
             if name is None:
                 raise CommandError("name an entry: salon_jobs cron run NAME")
-            handle = run_cron_entry(name)
+            run_now = verbs_of(CronEntryState)["run_now"]
+            handle: JobHandle = run_now.call([name], name, using=console.database, look=console.using)
             said = "" if handle.action == EnqueueAction.INSERTED else f" ({handle.action.value})"
             shown = {"entry": name, "job_id": handle.id, "action": handle.action.value}
             console.result(shown, f"enqueued job {handle.id}{said}")

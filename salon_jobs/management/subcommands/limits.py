@@ -15,21 +15,15 @@ from salon_jobs.core.units import short_rate
 from salon_jobs.jobs import limits
 from salon_jobs.management.arguments import add_options, unknown_names
 from salon_jobs.management.output import Console
-from salon_jobs.management.subcommands import Subcommand, VerbSubcommand
+from salon_jobs.management.subcommands import VerbSubcommand
 from salon_jobs.models import Job, Limit
 from salon_jobs.tenancy.names import store_names
 from salon_jobs.verbs import verbs_of
 from salon_jobs.words import pause_of
 
 
-class SetLimits(Subcommand):
+class SetLimits(VerbSubcommand):
     """Subcommand that sets the limits of one queue, task, store or key; without options it lists all limits."""
-
-    name = "limit"
-    help = (
-        "Limit how many jobs of a queue, task, store or key run at once in all processes, and how many start in "
-        "a given time. Options you omit keep their value. Without options, list the current limits."
-    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_options(parser.add_mutually_exclusive_group(), "--queue", "--task", "--store")
@@ -61,7 +55,7 @@ class SetLimits(Subcommand):
         if values and not scope:
             raise CommandError("nothing to limit: pass --queue, --task (with --key) or --store")
         if values:
-            limits.limit(**scope, **values, using=console.using)
+            self.verb.call([limits.scope_named(**scope)], **scope, **values, using=console.using)
         rows: list[Sequence[object]] = [("limit", "paused", "at once", "rate", "declared", "why")]
         listed = limits.list_limits(using=console.using)
         for limit in listed:
@@ -94,4 +88,5 @@ class Pause(VerbSubcommand):
         console.change_named(verb, name, kind=kind)
 
 
-LIMITS: Final = (*map(Pause, verbs_of(Limit).values()), SetLimits())
+_VERBS: Final = verbs_of(Limit)
+LIMITS: Final = (Pause(_VERBS["pause"]), Pause(_VERBS["resume"]), SetLimits(_VERBS["limit"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -19,11 +19,11 @@ from salon_jobs.core.redaction import redacted
 from salon_jobs.core.text import short_repr
 from salon_jobs.core.units import with_noun
 from salon_jobs.dashboard.relays import message_page, why_not_sent
-from salon_jobs.management.arguments import add_options, row_id
+from salon_jobs.management.arguments import add_options, os_user, row_id
 from salon_jobs.management.output import Console, printable
 from salon_jobs.management.subcommands import Subcommand, VerbSubcommand, add_group
 from salon_jobs.models import BlockedAggregate, DestinationState, Message
-from salon_jobs.outbox.control import MessageCriteria, Replayed, replay_messages, unpark
+from salon_jobs.outbox.control import MessageCriteria, Replayed, unpark
 from salon_jobs.outbox.queries import COUNTED, NEWEST, find_messages, gate_state
 from salon_jobs.verbs import verbs_of
 
@@ -187,7 +187,7 @@ class SendSkipped(ChangeMessages):
         """Use one transaction; batches would split aggregates."""
         if ids:
             console.confirm(f"Send {with_noun(len(ids), 'skipped message')} ({min(ids)} to {max(ids)})?")
-        console.changed(self.verb.change(ids, using=console.using), self.verb.done)
+        console.changed(self.verb.apply(ids, by=os_user(), using=console.using), self.verb.done)
 
 
 class ReplayMessages(VerbSubcommand):
@@ -212,13 +212,13 @@ class ReplayMessages(VerbSubcommand):
             given["statuses"] = tuple(dict.fromkeys(console["status"]))
         criteria = MessageCriteria(ids=tuple(_numbers(console["id"], console.using)), **given)
         record = {"requested_by": console["by"], "reason": console["reason"]}
-        replay = partial(replay_messages, criteria, **record, using=console.using)
+        replay = partial(self.verb.call, criteria.ids, criteria, **record, using=console.using)
         is_dry = console["dry_run"]
         if not is_dry and not console["yes"]:
-            preview = replay(dry_run=True)
+            preview: Replayed = replay(dry_run=True)
             question = f"Send {with_noun(preview.messages, 'message')} again ({_range(preview)})?"
             console.confirm(question, remedy="pass --yes, or --dry-run to count only")
-        replayed = replay(dry_run=is_dry)
+        replayed: Replayed = replay(dry_run=is_dry)
         for each in () if console["json"] else replayed.refused:
             console.write(printable(f"{each.id}: {each.detail}"))
         done = f"would be {self.verb.done}" if is_dry else self.verb.done
@@ -272,7 +272,8 @@ class Unpark(VerbSubcommand):
         if ids:
             blocked, chosen = blocked.filter(aggregate_id__in=ids), {"aggregates": [(destination, id_) for id_ in ids]}
         console.confirm(f"Retry {with_noun(blocked.count(), 'aggregate')}?")
-        console.changed(unpark(using=console.using, **chosen), self.verb.done)
+        by_aggregate, heads = replace(self.verb, change=unpark), list(blocked.values_list("head_id", flat=True))
+        console.changed(by_aggregate.call(heads, using=console.using, **chosen), self.verb.done)
 
 
 class PauseDestination(VerbSubcommand):

@@ -16,17 +16,19 @@ from salon_jobs.core.text import short_repr
 from salon_jobs.core.units import duration
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.results import JobHandle
 from salon_jobs.management.arguments import add_options, os_user
 from salon_jobs.management.arguments import duration as duration_option
 from salon_jobs.management.output import Console
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import Schedule
-from salon_jobs.schedules.stored import run_schedule, save_schedule, timing_of
+from salon_jobs.schedules.stored import ScheduleHandle, timing_of
 from salon_jobs.tenancy.context import context_of
 from salon_jobs.verbs import verbs_of
 from salon_jobs.words import became_of
 
 _LISTED: Final = 200
+_VERBS: Final = verbs_of(Schedule)
 
 
 class ChangeSchedules(Subcommand):
@@ -66,19 +68,21 @@ class ChangeSchedules(Subcommand):
             of = "" if conf.store_model is None else " of this store" if store_id else " without a store"
             hint = "; for a schedule of a store, add --store" if conf.store_model is not None and not store_id else ""
             raise CommandError(f"no schedule{of} has the key {short_repr(key)}{hint}")
+        aliases: dict[str, Any] = {"using": console.database, "look": console.using}
         if action == "run":
             with context_of(row.store_id):
-                handle = run_schedule(row.pk, by=os_user())
+                handle: JobHandle = _VERBS["run_now"].call([row.pk], row.pk, by=os_user(), **aliases)
             console.result({"schedule": key, "job_id": handle.id}, f"enqueued job {handle.id}")
             return
         if action == "change":
             named = registry.get_declaration(row.task).payload.named(row.payload)
             other_due: dict[str, Any] = {"line": None, "every": None} if given.keys() & {"line", "every"} else {}
             arguments = {**named, **given.pop("arguments", {})}
-            saved = save_schedule(row, arguments, **{**timing_of(row), **other_due, **given})
+            timing = {**timing_of(row), **other_due, **given}
+            saved: ScheduleHandle = _VERBS["change"].call([row.pk], row, arguments, **aliases, **timing)
             console.result({saved.action: key, "next_at": saved.next_at}, f"{saved.action}: schedule {key}")
             return
-        verb = verbs_of(Schedule)[action]
+        verb = _VERBS[action]
         [result] = verb.apply([row.pk], by=os_user(), using=console.using)
         if not result.changed:
             raise CommandError(f"schedule {key!r} was not {verb.done}: {result.detail}")
