@@ -86,7 +86,7 @@ tests:
 test-keys: venv ## run what a store's key has a part in with keys of another type: KEY=bigint or text; TESTS=… chooses tests
 	@$(BIN)/python -m project.local.keys $(KEY) -m "not slow and $(HERE)" $(ORDER) $(PARALLEL) $(TESTS)
 
-# In their own order, in one process each: they measure what the machine can do, and a browser follows one site.
+# In their own order: what a browser does in a file follows one site, so a process takes whole files.
 SYSTEM = $(BIN)/python -m pytest -p no:randomly -m system
 .PHONY: test-system
 test-system: venv ## run the tests that need Debian's chromium, pgbouncer and systemd, and a short chaos
@@ -100,7 +100,7 @@ endif
 system-chaos:
 	@$(SYSTEM) $(CHAOS_TESTS)
 test-system-without-chaos: venv
-	@$(SYSTEM) $(SYSTEM_TESTS) $(addprefix --ignore=,$(CHAOS_TESTS))
+	@$(SYSTEM) --numprocesses=2 --dist=loadfile --max-worker-restart=0 $(SYSTEM_TESTS) $(addprefix --ignore=,$(CHAOS_TESTS))
 
 .PHONY: test-everything
 test-everything: export FLOW_GRAPHS = 12
