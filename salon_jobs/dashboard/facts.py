@@ -21,9 +21,10 @@ from salon_jobs.process.preflight import pending_migrations
 # How long a transaction may be open before it is a problem, apart from those of running jobs.
 OPEN_FOR: Final = timedelta(minutes=5)
 _DEATHS_WITHIN: Final = timedelta(minutes=15)
-# A task fails as a whole if so many runs ended in this time, and none of them well.
-_FAILING_FOR: Final = timedelta(minutes=5)
+# A task fails as a whole if so many runs have failed since the last success. A job that waits to be tried again has run
+# in this time, unless its task has a longer backoff than the default of an hour.
 _FAILING_RUNS: Final = 3
+_RAN_WITHIN: Final = timedelta(hours=2)
 
 
 class LateSchedules(NamedTuple):
@@ -69,7 +70,7 @@ class OpenTransaction(NamedTuple):
 
 
 class FailingTask(NamedTuple):
-    """Task of which no run succeeded lately, how many failed, and since when."""
+    """Task whose jobs are tried again and again: how many runs failed since the last success, and since when."""
 
     task: str
     runs: int
@@ -142,7 +143,7 @@ class Facts:
 
     @cached_property
     def failing_tasks(self) -> list[FailingTask]:
-        found = self._rows("tasks_that_only_fail", last=_FAILING_FOR, runs=_FAILING_RUNS)
+        found = self._rows("tasks_that_only_fail", last=_RAN_WITHIN, runs=_FAILING_RUNS)
         return [FailingTask(*row) for row in found]
 
     @cached_property

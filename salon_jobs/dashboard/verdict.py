@@ -256,7 +256,7 @@ def _schedulers(facts: Facts) -> Iterator[Problem]:
 
 def _tasks(facts: Facts) -> Iterator[Problem]:
     for each in facts.failing_tasks:
-        text = gettext("every run of %(task)s has failed and is tried again (%(count)s in the last 5 minutes)")
+        text = gettext("all %(count)s runs of %(task)s have failed, and its jobs are tried again")
         yield Problem(
             kind="task-failing",
             text=text % {"count": f"{each.runs:,}", "task": each.task},
@@ -264,7 +264,7 @@ def _tasks(facts: Facts) -> Iterator[Problem]:
                 "see the error: python manage.py salon_jobs list --task %(task)s; until it is mended:"
                 " python manage.py salon_jobs pause --task %(task)s"
             )
-            % {"task": each.task},
+            % {"task": quote(each.task)},
             since=each.since,
             model="job",
             filters={"task": each.task, "state__exact": "queued", "retrying": "1"},

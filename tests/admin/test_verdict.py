@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from io import StringIO
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -18,14 +19,26 @@ from django.utils import timezone
 
 from salon_jobs.core.records import StoreId
 from salon_jobs.dashboard import facts
+from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.management.service import sentences
 from salon_jobs.process.heartbeat import delete_row
 from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.worker.maintenance import rescue_process
+from tests import tasks
 from tests.admin.pages import html_of, text_of
 from tests.management.operator import add, insert, minute, run
 from tests.settings import url_for
-from tests.support import another_process, be_silent, change, claim, elsewhere, rescuer, seen, wait_until_waiting
+from tests.support import (
+    another_process,
+    be_silent,
+    change,
+    claim,
+    elsewhere,
+    rescuer,
+    run_due,
+    seen,
+    wait_until_waiting,
+)
 from tests.waiting import LIMIT_S
 
 NOW = timezone.now
@@ -363,15 +376,43 @@ def test_failed_jobs_beyond_count() -> None:
 
 @pytest.mark.usefixtures("healthy")
 def test_task_that_only_fails(operator: Client) -> None:
-    """Every run of the last minutes failed and is tried again, as when a provider is down."""
-    minute("charge", 30, succeeded=5)
-    minute("charge", 10, retried=4)
+    """As when a provider is down, for as long as jobs wait to be tried again, however rarely."""
+    later = NOW() + timedelta(hours=1)
+    minute("charge", 300, succeeded=5)
+    minute("charge", 240, retried=40)
+    minute("charge", 100, retried=1, failed=1)
     minute("mail", 1, retried=40, succeeded=1)
     minute("rare", 1, retried=2)
-    minute("charge", 1, retried=41, failed=1)
+    minute("cancelled", 1, retried=3)
+    for task in ("charge", "mail", "rare"):
+        add(task=task, attempts=2, run_at=later)
+    add(task="cancelled", run_at=later)
     found = only_problem(operator, "task-failing")
-    assert found["text"] == "every run of charge has failed and is tried again (42 in the last 5 minutes)"
+    assert found["text"] == "all 42 runs of charge have failed, and its jobs are tried again"
     since = datetime.fromisoformat(found["since"])
-    assert timedelta(minutes=9) < NOW() - since < timedelta(minutes=12)
+    assert timedelta(minutes=239) < NOW() - since < timedelta(minutes=242)
     minute("charge", 0, succeeded=1)
+    assert status() == []
+
+
+@pytest.mark.usefixtures("healthy")
+def test_task_that_fails_again_and_again(operator: Client, process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real runs, counted by the worker; the problem is over when their job is, or a run succeeds."""
+    refused = Mock(side_effect=ConnectionError("refused"))
+    monkeypatch.setattr(tasks.hooks, "system", refused)
+    job = tasks.keyed_system.enqueue(note="charge").id
+    for _ in range(3):
+        assert status() == []
+        change("UPDATE salon_jobs_job SET run_at = now()")
+        run_due(process_id)
+        ended_runs.flush(using="default")
+    assert refused.call_count == 3
+    assert only_problem(operator, "task-failing")["text"].startswith(f"all 3 runs of {tasks.keyed_system.name} have")
+    change("UPDATE salon_jobs_job SET state = 'cancelled', finished_at = now() WHERE id = %s", job)
+    assert status() == []
+    change("UPDATE salon_jobs_job SET state = 'queued', finished_at = NULL, run_at = now() WHERE id = %s", job)
+    only_problem(operator, "task-failing")
+    refused.side_effect = None
+    run_due(process_id)
+    ended_runs.flush(using="default")
     assert status() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from django.db import connections
@@ -12,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from salon_jobs.core.metrics import BUCKETS
 from salon_jobs.dashboard.queues import tasks_of
 from salon_jobs.tenancy.context import tenant_context
-from tests.plans.explain import rows_read, scans_of, signed_in
+from tests.plans.explain import assert_no_full_scan, nodes, rows_read, scans, scans_of, signed_in
 from tests.support import change, in_state, selected, store_id_of, store_id_sql
 
 STORE = str(store_id_of(1))
@@ -149,3 +150,27 @@ def test_page_of_task_reads_no_jobs(client: Client, of: str, span: str) -> None:
         for node in scans_of(statement):
             assert node["Relation Name"] not in ("salon_jobs_job", "salon_jobs_job_error"), statement
             assert rows_read(node) <= (2 * 20_161 if span == "week" else 150), statement
+
+
+@pytest.fixture
+def failing(crowded: None) -> Iterator[None]:
+    """Have two tasks fail this minute: one has jobs that wait, none of which has failed, the other none."""
+    for task in ("test-store", "without-jobs"):
+        change(
+            "INSERT INTO salon_jobs_task_minute SELECT date_trunc('minute', now()), %s,"
+            " 'default', 0, 9, 0, 0, 0, 0, 0, 1.0, array_fill(1, ARRAY[%s]), 1.0, array_fill(1, ARRAY[%s])",
+            *(task, BUCKETS, BUCKETS),
+        )
+    yield
+    change("DELETE FROM salon_jobs_task_minute WHERE retried > 0")
+
+
+def test_failing_tasks_read_few_jobs(failing: None) -> None:
+    """Whether any waits to be tried again is looked up in the first, in no more statistics than it takes."""
+    change("VACUUM ANALYZE salon_jobs_task_minute")
+    plan = nodes("tasks_that_only_fail", {"last": timedelta(hours=2), "runs": 3})
+    assert sum(map(rows_read, scans(plan))) <= 10_000, "of more jobs than that it is taken for granted"
+    assert_no_full_scan(plan)
+    statistics = scans(plan, "salon_jobs_task_minute")
+    assert sum(map(rows_read, statistics)) <= 3 * 2 * 122
+    assert not [node for node in statistics if node["Node Type"] == "Seq Scan"]

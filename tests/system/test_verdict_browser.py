@@ -108,7 +108,7 @@ INCIDENTS: list[tuple[Callable[[], Any], str, str, str]] = [
     (_no_scheduler, "no-scheduler", "no scheduler is running, so no cron entry or schedule fires", "expire-tentative"),
     (_late_schedule, "schedules-late", "1 schedule is late", "late"),
     (_processes_that_die, "processes-died", "4 processes died, 4 with job", "4 processes died running it"),
-    (_dead_provider, "task-failing", "every run of charge-card has failed and is tried again", "charge-card"),
+    (_dead_provider, "task-failing", "all 42 runs of charge-card have failed", "charge-card"),
     (_late_queue, "queue-late", "queue mail is late: 1 due job", "ping"),
     (
         _waiting_for_migrations,

@@ -72,27 +72,36 @@ SELECT a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesc
  LIMIT 20
 
 -- name: tasks_that_only_fail
--- List the tasks of which %(runs)s runs or more failed since %(last)s ago, none succeeded, and some are tried again: how
--- many failed, and the minute since which they all have.
+-- List up to 20 tasks that only fail: of which a run ended in the last %(last)s, no run has succeeded since the first of
+-- %(runs)s failed ones or more, as far as a day back, and jobs wait to be tried again: of 10,000 queued ones of all tasks
+-- or more that is taken for granted. Return how many runs failed since the last success, and the minute of the first.
 -- Locks: none. Role: operator, worker.
-WITH minutes AS MATERIALIZED (
-    SELECT task, minute, sum(succeeded) AS succeeded, sum(retried) AS retried, sum(failed) AS failed
+WITH lately AS MATERIALIZED (
+    SELECT task, max(minute) FILTER (WHERE succeeded > 0) AS succeeded_at, max(minute) FILTER (WHERE retried > 0) AS retried_at
       FROM salon_jobs_task_minute
-     WHERE minute >= date_trunc('minute', now() - interval '1 hour')
-     GROUP BY task, minute
-), failing AS (
-    SELECT task, sum(retried + failed) AS runs FROM minutes
      WHERE minute >= date_trunc('minute', now() - %(last)s::interval)
      GROUP BY task
-    HAVING sum(succeeded) = 0 AND sum(retried) > 0 AND sum(retried + failed) >= %(runs)s
+), failing AS MATERIALIZED (
+    SELECT task FROM lately WHERE retried_at > coalesce(succeeded_at, '-infinity')
+), queued AS MATERIALIZED (
+    SELECT id, task FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority, run_at, id LIMIT 10000
 )
-SELECT f.task, f.runs::bigint,
-       (SELECT min(m.minute) FROM minutes m
-         WHERE m.task = f.task AND m.retried + m.failed > 0
-           AND m.minute > coalesce((SELECT max(s.minute) FROM minutes s WHERE s.task = f.task AND s.succeeded > 0),
-                                   '-infinity'))
+SELECT f.task, since.runs, since.at
   FROM failing f
- ORDER BY f.runs DESC, f.task
+ CROSS JOIN LATERAL (
+       SELECT sum(m.retried + m.failed)::bigint AS runs, min(m.minute) FILTER (WHERE m.retried + m.failed > 0) AS at
+         FROM salon_jobs_task_minute m
+        WHERE m.task = f.task
+          AND m.minute > greatest(
+              date_trunc('minute', now() - interval '1 day'),
+              (SELECT max(s.minute) FROM salon_jobs_task_minute s
+                WHERE s.task = f.task AND s.succeeded > 0
+                  AND s.minute > date_trunc('minute', now() - interval '1 day')))) since
+ WHERE since.runs >= %(runs)s
+   AND ((SELECT count(*) FROM queued) = 10000
+        OR EXISTS (SELECT FROM queued q WHERE q.task = f.task
+                    AND (SELECT j.attempts > 0 FROM salon_jobs_job j WHERE j.id = q.id)))
+ ORDER BY since.runs DESC, f.task
  LIMIT 20
 
 -- name: stores_of_queues
