@@ -276,12 +276,16 @@ class Leases:
         """Requeue the jobs of a process whose row is deleted, except those that are held up.
 
         ``charged`` are the ids that count a rescue and get an error with ``message``; None charges all, if it is
-        unknown which had started. ``again``: an earlier rescue found these held up, so first ask which still are. A job
-        is tried again if another takes its key in the meantime; a job that the database rejects is logged and left.
+        unknown which had started, unless there is only one. A job fails of as many deaths as its task or the setting
+        says; of those for which others may be to blame, not before the fifth. ``again``: an earlier rescue found these
+        held up, so first ask which still are. A job is tried again if another takes its key in the meantime; a job that
+        the database rejects is logged and left.
         """
         leases = dict(self.other_leases(()))
         if again:
             leases = self._free(leases)
+        elif charged is None and len(leases) == 1:
+            charged = [*leases]
         return self._end_free(
             "rescue",
             leases,
@@ -294,6 +298,7 @@ class Leases:
             chunked=[task.name for task in registry.tasks() if task.chunk is not None],
             once=[task.name for task in registry.tasks() if task.at_most_once],
             deaths=conf.max_deaths,
+            doubted=_DOUBTED_DEATHS,
             deaths_of=json.dumps({task.name: task.max_deaths for task in registry.tasks() if task.max_deaths}),
             limited=[task.name for task in registry.tasks() if task.timeouts and task.timeouts.wait_timeout],
         )
@@ -438,11 +443,13 @@ def _by_fence(runs: Sequence[EndedRun]) -> str | None:
     return f"{{{','.join(kept)}}}" if kept else None
 
 
+# How many processes must have died with a job, at least, for it to fail of deaths that others may have caused.
+_DOUBTED_DEATHS: Final = 5
 # Values of the parameters of ``end.sql`` that an end does not use.
 END_DEFAULTS: Final[dict[str, Any]] = {
     **dict.fromkeys(("wait", "ran_s", "charged")),
     **dict.fromkeys(("alone", "unbegun"), False),
-    "deaths": 0,
+    **dict.fromkeys(("deaths", "doubted"), 0),
     "deaths_of": "{}",
     "once": [],
     "limited": [],

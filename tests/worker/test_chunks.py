@@ -28,7 +28,17 @@ from salon_jobs.worker.chunks import can_join_chunk
 from salon_jobs.worker.executor import execute
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
-from tests.support import behind_transaction, change, chunk_of, elsewhere, leases_of, seen
+from tests.support import (
+    another_process,
+    behind_transaction,
+    change,
+    chunk_of,
+    claim,
+    elsewhere,
+    leases_of,
+    row_of,
+    seen,
+)
 from tests.tasks import Sale
 from tests.waiting import LIMIT_S, eventually
 from tests.worker.conftest import Busy
@@ -370,6 +380,17 @@ def test_jobs_of_dead_process_join_no_chunk(work: Work) -> None:
     rescue_process(work.process_id, None, charged=[ids[0]], using="default")
     assert seen("SELECT rescues, attempts FROM salon_jobs_job ORDER BY id") == [(1, 0), (0, 0), (0, 0)]
     assert seen(ALONE) == [(True,), (True,), (False,)]
+
+
+def test_job_of_chunk_that_killed_process(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another of the chunk may have: it fails when it has killed one alone."""
+    monkeypatch.setattr(tasks.in_chunks, "max_deaths", 1)
+    [first, _] = add(work.stores[0], 0, 1)
+    for state in ("queued", "failed"):
+        process = another_process()
+        claim(process)
+        rescue_process(process, None, charged=[first], using="default")
+        assert row_of(first)["state"] == state
 
 
 def test_expiry_while_chunk_is_gathered(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,6 +172,24 @@ def _die_with_job(job_id: int, attempts: int, fails_at: int) -> None:
         assert (job.id, job.attempts) == (job_id, attempts), "nobody knows whether it had started"
 
 
+def test_innocent_jobs_of_lost_process(work: Work) -> None:
+    """Of several, nobody knows which killed it: at the fifth such death they fail, or at one that is known."""
+    jobs = [work.add(store=store) for store in (0, 0)]
+    with override_settings(SALON_JOBS={**settings.SALON_JOBS, "MAX_DEATHS": 1}):
+        for number in range(1, 5):
+            process = another_process()
+            claim(process)
+            assert rescue_process(process, None, using="default") == RescueCounts(1, 2, 0), number
+        process = another_process()
+        claim(process)
+        assert rescue_process(process, None, using="default", charged=jobs[:1]) == RescueCounts(1, 1, 1)
+        change("UPDATE salon_jobs_job SET state = 'queued', reason = '', finished_at = NULL, run_at = now()")
+        assert seen("SELECT rescues FROM salon_jobs_job ORDER BY id") == [(0,), (4,)]
+        claim(process := another_process())
+        assert rescue_process(process, None, using="default") == RescueCounts(1, 1, 1)
+        assert [row_of(job)["state"] for job in jobs] == ["queued", "failed"]
+
+
 def test_full_silence_on_new_server(process_id: int) -> None:
     be_silent(process_id, SILENT_S)
     Clock().waits_a_full_silence()

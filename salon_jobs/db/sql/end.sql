@@ -11,10 +11,12 @@
 -- 'rescue'   Its process is dead, and its row is deleted (delete_process), so that no claim can add to these jobs. No
 --            attempt is used up: the count of rescues bounds a job that kills its process, which fails at the
 --            %(deaths)s-th, or as many as %(deaths_of)s has for its task. Those in %(charged)s are charged a rescue and
---            get an error row; NULL means all, if it is unknown which had started. One of the tasks %(once)s that has not begun is never
---            charged. The time they ran does not count as waiting: jobs of the tasks %(limited)s, whose wait is
---            limited, become due now. Jobs of the tasks %(chunked)s are marked to run alone, since any job of a chunk
---            may have killed the process; %(alone)s marks all, as those of a failed chunk.
+--            get an error row; NULL means all, if it is unknown which had started. Then, and for a job that may have run
+--            in a chunk, it takes %(doubted)s deaths at least: another may have killed the process each time. One of the
+--            tasks %(once)s that has not begun is never charged. The time they ran does not count as waiting: jobs of
+--            the tasks %(limited)s, whose wait is limited, become due now. Jobs of the tasks %(chunked)s are marked to
+--            run alone, since any job of a chunk may have killed the process; %(alone)s marks all, as those of a failed
+--            chunk.
 -- What is known by the row comes first: a job whose cancellation was requested is cancelled; one that has begun its
 -- only run fails; and one whose key a newer job took while it ran (note_added_function.sql), or under which a newer job
 -- waits, ends as superseded instead of being queued. From then on started_at says when the run began, if that is known,
@@ -29,7 +31,10 @@ WITH mine AS MATERIALIZED (
            CASE %(how)s
                WHEN 'retry' THEN c.begun OR j.attempts + 1 >= j.max_attempts
                WHEN 'rescue' THEN c.begun
-                    OR (c.charged AND j.rescues + 1 >= coalesce((%(deaths_of)s::jsonb ->> j.task)::int, %(deaths)s))
+                    OR (c.charged AND j.rescues + 1 >= greatest(
+                            coalesce((%(deaths_of)s::jsonb ->> j.task)::int, %(deaths)s),
+                            CASE WHEN %(charged)s::bigint[] IS NULL OR (j.task = ANY (%(chunked)s::text[]) AND NOT j.alone)
+                                 THEN %(doubted)s END))
                ELSE %(how)s = 'fail' END AS failed,
            j.job_key IS NOT NULL AND (
                EXISTS (SELECT FROM salon_jobs_superseded s WHERE s.job_id = j.id AND s.lease = j.lease)
