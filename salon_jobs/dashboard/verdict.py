@@ -34,7 +34,8 @@ class Problem:
 
     ``kind`` is for programs, and does not change; the texts are in the active language. ``public`` is the text without
     names of stores and messages of errors, for whoever may ask a process for its readiness. The dashboard shows more: a
-    ``section`` of its page, the list of a ``model`` with ``filters``, or the page of the row ``pk``.
+    ``section`` of its page, the list of a ``model`` with ``filters``, or the page of the row ``pk``. ``which`` tells
+    problems of a kind with a section apart.
     """
 
     kind: str
@@ -46,10 +47,11 @@ class Problem:
     model: str = ""
     filters: Mapping[str, str] = field(default_factory=dict[str, str])
     pk: int | None = None
+    which: str = ""
 
     @property
     def key(self) -> str:
-        """The beginning of the IDs of its links."""
+        """The beginning of the ID of its link, which stays the same as long as the problem lasts."""
         return f"problem-{self.kind}-"
 
     @property
@@ -288,6 +290,7 @@ def _transactions(facts: Facts) -> Iterator[Problem]:
             % {"pid": each.pid},
             since=each.since,
             section="processes",
+            which=str(each.pid),
         )
 
 

@@ -248,6 +248,27 @@ def test_problems_come_first(operator: Client) -> None:
     assert "problems: no worker is running start one: python manage.py runworker" in found
 
 
+@pytest.mark.usefixtures("two")
+def test_links_of_problems_keep_their_ids(operator: Client) -> None:
+    """Whatever other problems come and go: for the focus when the page refreshes, and for screen readers."""
+
+    def ids() -> set[str]:
+        found = re.findall(r'<a id="(problem-[^"]+)"', page_of(operator, DASHBOARD))
+        assert len(found) == len({*found})
+        return {*found}
+
+    before = ids()
+    assert {"problem-no-worker-processes", "problem-no-scheduler-cron", "problem-jobs-failed-failed"} <= before
+    insert("process", id=1, kind="worker", hostname="vm", pid=1)
+    for pid in (1, 2):
+        insert(
+            "process", id=pid + 5, kind="relay", hostname="vm", pid=pid, heartbeat_at=timezone.now() - timedelta(days=1)
+        )
+    after = ids()
+    assert before - after == {"problem-no-worker-processes"}
+    assert after - before == {"problem-silent-processes"}
+
+
 @pytest.mark.usefixtures("web")
 def test_page_without_rows(operator: Client) -> None:
     text = text_of(operator, DASHBOARD)

@@ -25,7 +25,7 @@ from salon_jobs.process.heartbeat import delete_row
 from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
-from tests.admin.pages import html_of, text_of
+from tests.admin.pages import html_of, page_of, text_of
 from tests.management.operator import add, insert, minute, run
 from tests.settings import url_for
 from tests.support import (
@@ -254,6 +254,7 @@ def test_open_transaction(operator: Client, monkeypatch: pytest.MonkeyPatch) -> 
         assert found["public"] == f"session {pid} has had a transaction open", "no names of users"
         assert "1 session waits for it" in found["text"]
         assert f"pg_terminate_backend({pid})" in found["remedy"]
+        assert f'<a id="problem-transaction-open-{pid}" href="#processes">' in page_of(operator, "dashboard/")
         holder.rollback()
         assert waiter.result(LIMIT_S) == [()]
     assert status() == []
