@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
@@ -19,6 +19,7 @@ from salon_jobs.core.error_report import storable
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.text import SHOWN_AT_FIRST, beginning
 from salon_jobs.dashboard.processes import LATE_TICK
+from salon_jobs.db import clock
 from salon_jobs.jobs import registry
 from salon_jobs.models import Limit
 from salon_jobs.tenancy.names import store_name
@@ -38,6 +39,22 @@ def _display_of(name: str, description: Any, show: Callable[[Any], SafeString | 
     return shown
 
 
+def _instant_of(name: str, description: Any, show: Callable[[datetime, datetime], SafeString]) -> Display:
+    read = attrgetter(name)
+
+    @admin.display(description=description)
+    def shown(_: Any, row: Any) -> SafeString | str:
+        at = read(row)
+        return "-" if at is None else show(at, now_of(row))
+
+    return shown
+
+
+def now_of(row: Any) -> datetime:
+    """Return the time of the database from which a row was read."""
+    return clock.now(row._state.db)
+
+
 # With this in its address, a row's page shows large values whole.
 SHOW, ALL = "show", "all"
 
@@ -49,12 +66,12 @@ def is_whole(row: Any) -> bool:
 
 def time_of(name: str, description: Any) -> Display:
     """Return the display function of a row's time, with its zone (in any format of the project) and relative to now."""
-    return _display_of(name, description, lambda at: "-" if at is None else exact(at, datetime.now(UTC)))
+    return _instant_of(name, description, exact)
 
 
 def age_of(name: str, description: Any) -> Display:
     """Return the display function of a row's time relative to now, with the time as a tooltip."""
-    return _display_of(name, description, lambda at: "-" if at is None else ago(at, datetime.now(UTC)))
+    return _instant_of(name, description, ago)
 
 
 def text_of(name: str, description: Any) -> Display:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final
 
 from django.contrib import admin, messages
@@ -18,6 +18,7 @@ from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import error_name
+from salon_jobs.db import clock
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.search import error_classes, failure_kinds, in_every_state, of_no_store, retrying, with_key
 from salon_jobs.models import CronEntryState, DestinationState, FlowMember, InboxMessage, Job, Message
@@ -182,7 +183,7 @@ class EnqueuedFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         chosen = self._ages.get(self.value() or "")
-        return queryset if chosen is None else self.since(queryset, datetime.now(UTC) - chosen[1])
+        return queryset if chosen is None else self.since(queryset, clock.now(queryset.db) - chosen[1])
 
     def since(self, queryset: QuerySet[Job], at: datetime) -> QuerySet[Job]:
         """Filter by the ids allocated since then."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar, cast
 
 from django.contrib import admin, messages
@@ -35,6 +35,7 @@ from salon_jobs.admin.cells import (
     duration_of,
     is_whole,
     lines_of,
+    now_of,
     payload_of,
     text,
     text_of,
@@ -342,7 +343,7 @@ class JobAdmin(ActionAdmin):
             job=job,
             fingerprint=number,
             jobs=f"{search.COUNTED:,}+" if group.more else f"{len(group.times):,}",
-            trend=trend(group.times, datetime.now(UTC)),
+            trend=trend(group.times, now_of(job)),
             stores=group.stores,
             attempts=format_attempts(job.known, list(errors_of(job, using=reader(request))[:_SHOWN])),
             actions=[JOB_ACTIONS[name] for name in ("retry", "discard") if JOB_ACTIONS[name].is_allowed(request)],
@@ -485,7 +486,7 @@ class JobAdmin(ActionAdmin):
     @admin.display(description=_("state"))
     def status(self, job: Any) -> SafeString:
         """Show the state as a badge."""
-        shown = job.timeliness
+        shown = job.timeliness(now_of(job))
         return badge(shown, _BADGES.get(shown, "quiet"))  # also the state of a newer release
 
     @admin.display(description=_("state"))
@@ -553,7 +554,7 @@ class JobAdmin(ActionAdmin):
     @admin.display(description=_("due"))
     def due_at(self, job: Job) -> SafeString | str:
         """Show when the job is or was due; a job that waits for others, or did so to its end, never is."""
-        return "-" if job.run_at >= LATEST else exact(job.run_at, datetime.now(UTC))
+        return "-" if job.run_at >= LATEST else exact(job.run_at, now_of(job))
 
     @admin.display(description=_("runs in"))
     def process(self, job: Any) -> SafeString | str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from django.contrib import admin
@@ -26,7 +25,7 @@ from salon_jobs.admin.actions import (
     user_name,
 )
 from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, id_or_other
-from salon_jobs.admin.cells import age_of, badge, below, count_of, is_whole, json_of, large, time_of
+from salon_jobs.admin.cells import age_of, badge, below, count_of, is_whole, json_of, large, now_of, time_of
 from salon_jobs.admin.reader import reader, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import MessageStatus
@@ -194,7 +193,7 @@ class MessageAdmin(DestinationLinkAdmin):
     @admin.display(description=_("written"))
     def age(self, message: Message) -> SafeString:
         """Show when the message was written, and below when it was sent."""
-        now = datetime.now(UTC)
+        now = now_of(message)
         sent = format_html(gettext("sent {}"), ago(message.sent_at, now)) if message.sent_at else ""
         return format_html("{}<small>{}</small>", ago(message.created_at, now), sent)
 
@@ -237,7 +236,7 @@ class BlockedAggregateAdmin(DestinationLinkAdmin):
     @admin.display(description=_("retry"))
     def attempt(self, row: BlockedAggregate) -> SafeString:
         """Show when the message is retried, and below how often it was."""
-        at = "-" if row.retry_at is None else ago(row.retry_at, datetime.now(UTC))
+        at = "-" if row.retry_at is None else ago(row.retry_at, now_of(row))
         return below(at, retries(row.retry_count))
 
     @admin.display(description=_("blocked by"))

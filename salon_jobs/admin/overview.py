@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -21,6 +21,7 @@ from salon_jobs.core.metrics import BOUNDS_S, BUCKETS, percentile
 from salon_jobs.core.records import StoreId
 from salon_jobs.dashboard.queues import LOOKED_AT, SPANS
 from salon_jobs.dashboard.stores import store_at_work
+from salon_jobs.db import clock
 from salon_jobs.jobs import registry, statistics
 from salon_jobs.jobs.limits import ListedLimit, list_limits
 from salon_jobs.jobs.waiting import serves
@@ -135,7 +136,7 @@ def overview(request: HttpRequest, kind: str, name: str) -> dict[str, Any]:
             histogram("durations", gettext("How long runs took"), "durations", "duration_max_s"),
         ),
         "facts": list(_facts(kind, name, using)),
-        "counted_until": statistics.counted_until(),
+        "counted_until": statistics.counted_until(using=using),
     }
 
 
@@ -145,7 +146,7 @@ def _facts(kind: str, name: str, using: str) -> Iterator[tuple[str, str, str]]:
     if kind == "task":
         yield (declared[0].origin if declared else gettext("It is not declared in this process.")), "", ""
     else:
-        alive = datetime.now(UTC) - conf.process_silent_after
+        alive = clock.now(using) - conf.process_silent_after
         workers = Process.objects.using(using).filter(kind="worker", heartbeat_at__gt=alive)
         served = sum(serves(each, name) for each in workers.values_list("queues", flat=True)[:1000])
         said = ngettext("Served by %(count)s process", "Served by %(count)s processes", served) % {"count": served}
@@ -191,5 +192,5 @@ def store_page(request: HttpRequest, store: StoreId) -> dict[str, Any]:
         "limit": own.first() if is_operator and may(request, "salon_jobs.view_limit") else None,
         "sees_all": is_operator,
         "may_limit": is_operator and may(request, "salon_jobs.add_limit"),
-        "updated_at": datetime.now(UTC),
+        "updated_at": clock.now(using),
     }

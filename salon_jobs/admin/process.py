@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
@@ -27,6 +27,7 @@ from salon_jobs.admin.cells import (
     is_whole,
     lines_of,
     next_tick,
+    now_of,
     text_of,
     time_of,
 )
@@ -93,7 +94,7 @@ class ProcessAdmin(ReadOnlyAdmin):
     @admin.display(description=_("heartbeat"))
     def heartbeat(self, row: Process) -> SafeString:
         """Show the age of the last heartbeat, marked if the process is silent."""
-        now = datetime.now(UTC)
+        now = now_of(row)
         shown = ago(row.heartbeat_at, now)
         is_silent = now - row.heartbeat_at > conf.process_silent_after
         return format_html("{} {}", shown, badge("silent", "bad")) if is_silent else shown
@@ -151,7 +152,7 @@ class CronEntryAdmin(ActionAdmin):
         declared = {entry.name: entry for entry in cron_entries.all()}
         last = {entry.name: entry for entry in cron(using=reader(request))}
         for row in rows:
-            row.declared, row.ran, row.now = declared.get(row.pk), last.get(row.pk), datetime.now(UTC)
+            row.declared, row.ran, row.now = declared.get(row.pk), last.get(row.pk), now_of(row)
             row.in_effect = row.declared
             with suppress(CronInvalid):  # a line that no operator set
                 row.in_effect = row.declared and row.declared.overridden(row.line)
@@ -187,7 +188,7 @@ class CronEntryAdmin(ActionAdmin):
         if row.declared is None:
             return "-"
         try:
-            next_tick = row.in_effect.expression.next_after(datetime.now(UTC))
+            next_tick = row.in_effect.expression.next_after(row.now)
             return as_json(json.loads(job_of(row.declared, next_tick).payload), whole=is_whole(row))
         except SalonJobsError as error:
             return str(error)
@@ -231,7 +232,7 @@ class CronEntryAdmin(ActionAdmin):
         """List the next five ticks."""
         if row.declared is None:
             return gettext(_NOT_DECLARED)
-        now, ticks = datetime.now(UTC), list[datetime]()
+        now, ticks = row.now, list[datetime]()
         while len(ticks) < _TICKS_AHEAD:
             ticks.append(row.in_effect.expression.next_after(ticks[-1] if ticks else now))
         return lines_of(f"{instant(tick)}, {relative_time(tick, now)}" for tick in ticks)

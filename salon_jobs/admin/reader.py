@@ -20,6 +20,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.schema import REQUEST_STORES
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.records import StoreId
+from salon_jobs.db.clock import one_instant
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.choice import ALL_STORES, CHOICE, choose_store
 from salon_jobs.tenancy.context import tenant_context
@@ -54,16 +55,19 @@ def reader(request: HttpRequest) -> str:
 
 
 def as_reader(view: View, site: AdminSite) -> View:
-    """Return a view that, for a limited user, runs in the context of that user's store, through the web role.
+    """Return a view at one instant of the database's clock, for a limited user in the context of that user's store.
 
-    Row-level security then hides other stores' rows, whatever the view requests. Meanwhile the operator's connection
-    refuses to work, so that a query that forgot ``reader`` fails instead of showing them.
+    Through the web role, row-level security then hides other stores' rows, whatever the view requests. Meanwhile the
+    operator's connection refuses to work, so that a query that forgot ``reader`` fails instead of showing them.
     """
 
     @wraps(view)
     def read(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if not site.has_permission(request) or sees_all_stores(request):
+        if not site.has_permission(request):
             return view(request, *args, **kwargs)
+        if sees_all_stores(request):
+            with one_instant(reader(request)):
+                return _rendered(view(request, *args, **kwargs))
         chooses = CHOICE in request.GET or CHOICE in request.POST
         store = None if chooses else store_of_staff(request)
         if store is None:
@@ -73,15 +77,17 @@ def as_reader(view: View, site: AdminSite) -> View:
                 raise PermissionDenied(gettext("%(refused)s, and may not see all") % {"refused": refused}) from refused
         using, operators = reader(request), conf.reader_database
         refusing = nullcontext() if operators == using else connections[operators].execute_wrapper(_refuse)
-        with tenant_context(store, using=using), refusing:
+        with tenant_context(store, using=using), refusing, one_instant(using):
             with connections[using].cursor() as cursor:
                 cursor.execute(f"SET LOCAL {FEW_ROWS}")
-            response = view(request, *args, **kwargs)
-            if isinstance(response, SimpleTemplateResponse):
-                response.render()  # its rows are read during rendering
-            return response
+            return _rendered(view(request, *args, **kwargs))
 
     return read
+
+
+def _rendered(response: HttpResponseBase) -> HttpResponseBase:
+    """Return the response with its content: its rows are read during rendering."""
+    return response.render() if isinstance(response, SimpleTemplateResponse) else response
 
 
 def store_of_staff(request: HttpRequest) -> StoreId | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from django import forms
@@ -19,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import ActionAdmin, actions_of, check_line, log_changed, user_name
 from salon_jobs.admin.base import address_of_list
-from salon_jobs.admin.cells import badge, below, lines_of, next_tick, payload_of, time_of
+from salon_jobs.admin.cells import badge, below, lines_of, next_tick, now_of, payload_of, time_of
 from salon_jobs.admin.job_actions import ActionOnOne, ArgumentsForm, signature_of
 from salon_jobs.admin.process import RunNow
 from salon_jobs.admin.reader import reader, refusal, sees_all_stores
@@ -187,7 +186,7 @@ class ScheduleAdmin(ActionAdmin):
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         """Add to each row its last ticks and its buttons."""
         for row in rows:
-            row.history, row.now = [], datetime.now(UTC)
+            row.history, row.now = [], now_of(row)
         by_id = {row.pk: row for row in rows}
         # A page has one row; a list needs only the last tick of each.
         asked = {"ids": list(by_id), "ticks": _HISTORY if len(rows) == 1 else 1}

@@ -13,7 +13,7 @@ from salon_jobs.dashboard import processes, queues, relays
 from salon_jobs.dashboard.processes import LATE_TICK, CronAtWork, ProcessAtWork
 from salon_jobs.dashboard.queues import Waiting
 from salon_jobs.dashboard.relays import Relaying
-from salon_jobs.db import statements
+from salon_jobs.db import clock, statements
 from salon_jobs.jobs.search import FailureKind, failure_kinds
 from salon_jobs.jobs.waiting import QueueFront, look_at_queue
 from salon_jobs.process.preflight import pending_migrations
@@ -113,7 +113,7 @@ class Facts:
 
     @cached_property
     def cron(self) -> tuple[CronAtWork, ...]:
-        return processes.cron(using=self.using)
+        return processes.cron(using=self.using, now=self.at)
 
     @cached_property
     def relaying(self) -> Relaying:
@@ -130,7 +130,9 @@ class Facts:
     @cached_property
     def schedules(self) -> LateSchedules:
         [row] = self._rows("late_schedules", late=LATE_TICK, most=relays.COUNTED)
-        return LateSchedules(*row)
+        found = LateSchedules(*row)
+        clock.brought(found.at, using=self.using)
+        return found
 
     @cached_property
     def ends(self) -> Ends:

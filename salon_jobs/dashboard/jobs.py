@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from django.db.models import Model, Q, QuerySet
@@ -12,6 +12,7 @@ from django.utils.translation import gettext, gettext_noop, ngettext
 
 from salon_jobs.core.errors import ProcessDied
 from salon_jobs.core.records import JobState, StoreId
+from salon_jobs.db import clock
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.flow_summary import FlowSummary, summarize_flow
 from salon_jobs.jobs.ordered import PlaceInOrder, place_in_order
@@ -197,7 +198,7 @@ class JobPage(JobRow):
 
 def job_rows(jobs: Iterable[Any], *, using: str, sees_all: bool = True) -> list[JobRow]:
     """Read the list rows of these jobs, in five queries at most. Role: operator, worker; web for its store."""
-    jobs, now = list(jobs), datetime.now(UTC)
+    jobs, now = list(jobs), clock.now(using)
     tried = [job.pk for job in jobs if job.attempts or job.rescues or job.state == JobState.FAILED]
     newest = JobError.objects.using(using).filter(job_id__in=tried).order_by("job_id", "-pk").distinct("job_id")
     errors = {error.job_id: error for error in newest.only("job_id", "error_class", "message")} if tried else {}
@@ -210,7 +211,7 @@ def job_rows(jobs: Iterable[Any], *, using: str, sees_all: bool = True) -> list[
 
 def job_page(job: Any, *, using: str, sees_all: bool = True, most: int | None = None) -> JobPage:
     """Read everything known of a job, with ``most`` errors and steps. Role: operator, worker; web for its store."""
-    now = datetime.now(UTC)
+    now = clock.now(using)
     errors = list(errors_of(job, using=using)[:most])
     steps = JobStep.objects.using(using).filter(job_id=job.pk).order_by("-committed_at", "-pk")[:most]
     follow_up = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from salon_jobs.conf import settings as conf
@@ -12,6 +12,7 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import CronInvalid
 from salon_jobs.core.records import StoreId
 from salon_jobs.core.units import gettext_noop
+from salon_jobs.db import clock
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.waiting import served_in_words
@@ -130,9 +131,12 @@ def processes(*, using: str) -> tuple[ProcessAtWork, ...]:
     return tuple(found)
 
 
-def cron(*, using: str) -> tuple[CronAtWork, ...]:
-    """List the entries that schedulers have seen and those declared here. One query. Role: operator, worker."""
-    now = datetime.now(UTC)
+def cron(*, using: str, now: datetime | None = None) -> tuple[CronAtWork, ...]:
+    """List the entries that schedulers have seen and those declared here. One query. Role: operator, worker.
+
+    Ticks of paused entries are counted from ``now``, by default the database's time.
+    """
+    now = now or clock.now(using)
     results: dict[str, tuple[CronEntryState, datetime, tuple[Any, ...]]] = {}
     for name, line, by, at, paused_at, since, *result in rows("cron_results", using=using):
         state = CronEntryState(name=name, line=line, overridden_by=by, overridden_at=at, paused_at=paused_at)

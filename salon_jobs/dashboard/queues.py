@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.utils.translation import gettext_lazy
@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.metrics import percentile
 from salon_jobs.core.records import StoreId
+from salon_jobs.db import clock
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import Depth, depths, with_declared
 from salon_jobs.models import Limit
@@ -170,13 +171,14 @@ def history(
     queue: str | None = None,
     with_running: bool = False,
 ) -> tuple[Step, ...]:
-    """Return the steps up to now, of all runs or those of a task or a queue, in two queries. Role: operator, worker.
+    """Return the steps up to ``now``, of all runs or those of a task or queue, in two queries. Role: operator, worker.
 
+    ``now`` is the database's time unless given.
     The last step covers at least a minute: one that has just begun would look as if everything had stopped.
     ``with_running`` another one follows, which is marked: that of the minute that is not over.
     """
     step_s = span.step.total_seconds()
-    until = now or datetime.now(UTC)
+    until = now or clock.now(using)
     ended = until - timedelta(minutes=1)
     first = ended.timestamp() - span.length.total_seconds() + step_s
     since = datetime.fromtimestamp(first - first % step_s, tz=until.tzinfo)

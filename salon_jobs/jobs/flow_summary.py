@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django.utils.translation import gettext, ngettext, ngettext_lazy
 
+from salon_jobs.db import clock
 from salon_jobs.models import FlowMember, FlowRecord, Job
 
 # The most members of a flow to read, and the most stages to keep: those nearest to the requested job.
@@ -112,7 +113,8 @@ def summarize_flow(job: Job, *, using: str) -> FlowSummary | None:
         return None
     live = rows.filter(outcome=None).values("job_id")[:_READ]
     jobs = Job.objects.using(using).filter(pk__in=live).only(*_OF_STATE)
-    now = {each.pk: each.timeliness for each in (*jobs, job)}
+    at = clock.now(using)
+    now = {each.pk: each.timeliness(at) for each in (*jobs, job)}
     of: dict[int, Stage] = {}
     alike: dict[tuple[str, str, frozenset[int]], Stage] = {}
     earlier = {key: [job_id for job_id in row[3] if job_id in members] for key, row in members.items()}

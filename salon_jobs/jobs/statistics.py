@@ -11,14 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
 from salon_jobs.core import events
 from salon_jobs.core.metrics import BUCKETS, bucket_of, percentile
-from salon_jobs.db import statements
+from salon_jobs.db import clock, statements
 from salon_jobs.jobs.run import JobRun
 
 FLUSH_EVERY_S: Final = 5.0
@@ -210,9 +210,9 @@ class TaskTotals:
         return percentile(self.waits, share, self.wait_max_s)
 
 
-def counted_until() -> datetime:
+def counted_until(*, using: str) -> datetime:
     """Return the time up to which connected workers have added their runs."""
-    return datetime.now(UTC) - timedelta(seconds=FLUSH_EVERY_S)
+    return clock.now(using) - timedelta(seconds=FLUSH_EVERY_S)
 
 
 def totals(last: timedelta, *, using: str, task: str | None = None, queue: str | None = None) -> list[TaskTotals]:

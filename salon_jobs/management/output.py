@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from io import StringIO
 from itertools import groupby
@@ -31,6 +31,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult
 from salon_jobs.core.text import SHOWN_AT_FIRST, beginning, visible, visible_lines
 from salon_jobs.core.units import relative_time, with_noun
+from salon_jobs.db import clock
 from salon_jobs.jobs.held import Patience
 from salon_jobs.management.arguments import os_user
 from salon_jobs.management.notes import ask
@@ -159,7 +160,7 @@ def colour_of(state: str) -> Text:
 
 def when(at: datetime, now: datetime | None = None) -> str:
     """Format an instant by its distance from now."""
-    return relative_time(at, now or datetime.now(UTC))
+    return relative_time(at, now or clock.now())
 
 
 def instant(at: datetime) -> str:

@@ -303,13 +303,12 @@ class Job(Row):
         is_of_others = self.flow_id is not None or self.ordered is not None
         return is_of_others and self.state == JobState.QUEUED and self.run_at >= LATEST
 
-    @property
-    def timeliness(self) -> str:
-        """The state in a word or two, which also tell whether the job is scheduled, retrying, timed out or expired."""
+    def timeliness(self, now: datetime) -> str:
+        """Return the state in a word or two: also whether it is scheduled or retrying ``now``, timed out or expired."""
         match self.state:
             case JobState.QUEUED if self.is_held:
                 return "held"
-            case JobState.QUEUED if self.run_at > datetime.now(UTC):
+            case JobState.QUEUED if self.run_at > now:
                 return "retrying" if self.attempts else "scheduled"
             case JobState.RUNNING if self.cancel_requested_at is not None:
                 return "cancelling"

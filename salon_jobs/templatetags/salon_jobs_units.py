@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from salon_jobs import words
 from salon_jobs.admin.reader import sees_all_stores
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core import units
+from salon_jobs.db import clock
 from salon_jobs.jobs.statistics import TaskTotals
 from salon_jobs.tenancy.names import store_name
 from salon_jobs.words import ago, became_of
@@ -33,8 +34,8 @@ register.filter("became", became_of)
 
 @register.filter
 def when(at: datetime | None) -> str:
-    """Format an instant by its distance from now."""
-    return "–" if at is None else ago(at, datetime.now(UTC))
+    """Format an instant by its distance from now, on a page of the admin."""
+    return "–" if at is None else ago(at, clock.now())
 
 
 @register.filter("store_name")

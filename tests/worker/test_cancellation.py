@@ -269,4 +269,4 @@ def test_web_role_cancels_in_its_store(work: Work, running: Any) -> None:
 )
 def test_timeliness_in_words(state: str, columns: dict[str, Any], words: str) -> None:
     job = {"state": state, "run_at": NOW, "attempts": 0, "reason": "", **columns}
-    assert Job(**job).timeliness == words
+    assert Job(**job).timeliness(NOW) == words

@@ -140,3 +140,8 @@ SELECT t.aggregate_type, max(extract(epoch FROM clock_timestamp() - m.created_at
         ORDER BY w.id LIMIT 1) m
  WHERE NOT EXISTS (SELECT FROM salon_jobs_destination d WHERE d.aggregate_type = t.aggregate_type AND d.paused)
  GROUP BY t.aggregate_type
+
+-- name: database_time
+-- Read the clock by which ages are told.
+-- Locks: none. Role: any.
+SELECT statement_timestamp()

@@ -12,6 +12,7 @@ from django.utils.translation import override
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import check_text
+from salon_jobs.db.clock import one_instant
 from salon_jobs.management.arguments import ShortParser, unknown_names
 from salon_jobs.management.commands import consume_queue, relay_outbox, runscheduler, runworker
 from salon_jobs.management.notes import as_command_error, plain_notes
@@ -71,7 +72,12 @@ class Command(BaseCommand):
             return
         chosen = self._subcommands[options["subcommand"]]
         # Nothing is translated: programs read the output, and texts of this command are in English.
-        with override(None), as_command_error(chosen.error_status, chosen.remedy), plain_notes(self.stderr):
+        with (
+            override(None),
+            as_command_error(chosen.error_status, chosen.remedy),
+            plain_notes(self.stderr),
+            one_instant(conf.reader_database),
+        ):
             if not conf.roles.one_user and chosen.needs_role:
                 check_role(conf.reader_database, conf.roles.operator if conf.operator_database else conf.roles.worker)
             # Before the first query: the shell passes on bytes that are not text, as lone surrogates.

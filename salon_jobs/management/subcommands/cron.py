@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -11,6 +10,7 @@ from rich.text import Text
 
 from salon_jobs.core.records import EnqueueAction
 from salon_jobs.dashboard.processes import cron
+from salon_jobs.db import clock
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.management.arguments import add_options, os_user
 from salon_jobs.management.output import Console, when
@@ -69,7 +69,7 @@ class Cron(Subcommand):
             # A narrow screen has no column for results: notable ones are below their rows.
             is_usual = each.last_tick is None or each.result.startswith(("queued", "running", "succeeded"))
             noted = became_of(each.result) if each.failed or (console.is_narrow and not is_usual) else ""
-            is_late = each.is_late(datetime.now(UTC))
+            is_late = each.is_late(clock.now(console.using))
             next_at = Text(f"{when(each.next_at)}, late", "red") if is_late and each.next_at else each.next_at
             paused = "paused" if each.paused else ""
             why = "; ".join(filter(None, (paused, each.override and f"{line} {each.override}", each.invalid, noted)))

@@ -55,7 +55,7 @@ class ListJobs(Subcommand):
         table: list[tuple[object, ...]] = [("id", "task", "state", "when", "attempts", "queue", "store", "why")]
         for row in rows:
             job = row.job
-            state, attempts = colour_of(job.timeliness), f"{job.attempts}/{job.max_attempts}"
+            state, attempts = colour_of(job.timeliness(row.now)), f"{job.attempts}/{job.max_attempts}"
             queue = None if job.queue == _DEFAULT_QUEUE else job.queue
             table.append((job.pk, job.task, state, _when(row), attempts, queue, names.get(job.store_id), _why(row)))
         described = [
@@ -121,7 +121,7 @@ class ShowJob(Subcommand):
         console.page(
             known,
             f"job {job.pk} {job.task}",
-            job.timeliness,
+            job.timeliness(page.now),
             notes=[
                 ("waiting", "" if page.waiting is None else page.waiting or page.turn, "yellow"),
                 ("progress", page.progress, "cyan"),

@@ -47,7 +47,7 @@ class Stats(Subcommand):
         table, nothing = [_HEAD, *map(_cells, rows)], "no run is counted in this period"
         console.listing(list(map(described, rows)), table, nothing, only_wide=_ONLY_WIDE)
         if not console["json"]:
-            counted = timezone.localtime(counted_until())
+            counted = timezone.localtime(counted_until(using=console.using))
             console.note(f"counted up to {counted:%H:%M:%S %Z}: workers add their runs every {FLUSH_EVERY_S:g} s")
 
 

@@ -30,6 +30,7 @@ from salon_jobs.dashboard.facts import Facts
 from salon_jobs.dashboard.processes import ProcessAtWork
 from salon_jobs.dashboard.queues import Waiting
 from salon_jobs.dashboard.verdict import Problem, problems
+from salon_jobs.db.clock import now, one_instant
 from salon_jobs.jobs.search import FailureKind
 from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration as duration_option
@@ -136,11 +137,11 @@ def _shown(page: Probe[Group]) -> RenderableType:
     try:
         return page.answer()
     except (Error, NotReady) as error:
-        return f"{_clock()}  the database is not responding:\n{printable_lines(str(error).strip())}"
+        return f"{_clock(datetime.now(UTC))}  the database is not responding:\n{printable_lines(str(error).strip())}"
 
 
-def _clock() -> str:
-    return f"{timezone.localtime(datetime.now(UTC)):%H:%M:%S}"
+def _clock(at: datetime) -> str:
+    return f"{timezone.localtime(at):%H:%M:%S}"
 
 
 def _rows_that_fit(lines: int) -> int:
@@ -165,6 +166,11 @@ def _described(using: str) -> dict[str, Any]:
 
 def _page(using: str, screen: Screen | None = None) -> Group:
     """Return a page, the problems first, with as many rows of each table as fit on a screen. A row is a line."""
+    with one_instant(using):
+        return Group(*_parts(using, screen))
+
+
+def _parts(using: str, screen: Screen | None) -> Iterator[RenderableType]:
     facts = Facts(using=using)
     queued, live = facts.waiting, facts.processes
     tasks = totals(_LAST, using=using)
@@ -182,11 +188,10 @@ def _page(using: str, screen: Screen | None = None) -> Group:
         _tasks("failing", failing),
         _tasks("slowest", slowest),
     )
-    page: list[RenderableType] = [*summary]
+    yield from summary
     for head, rows in sections:
         if shown := list(islice(rows, most)):
-            page += ["", Listing([head, *shown], on_one_line=True)]
-    return Group(*page)
+            yield from ("", Listing([head, *shown], on_one_line=True))
 
 
 def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], found: Sequence[Problem]) -> Iterator[Text]:
@@ -195,7 +200,8 @@ def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], found: Sequence[P
     more = f", {claimed:,} claimed" if claimed else ""
     lines = [
         (
-            f"{_clock()}  queued {estimated(queued.waiting, queued.exact)}, due {estimated(queued.due, queued.exact)}, "
+            f"{_clock(now())}  queued {estimated(queued.waiting, queued.exact)}, "
+            f"due {estimated(queued.due, queued.exact)}, "
             + (f"paused {estimated(queued.paused_jobs, queued.exact)}, " if queued.paused_jobs else "")
             + f"oldest due {duration(queued.oldest_due_s)}",
             "",
