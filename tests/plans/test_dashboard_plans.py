@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from salon_jobs.core.metrics import BUCKETS
 from salon_jobs.dashboard.queues import tasks_of
+from salon_jobs.management.service import sentences
 from salon_jobs.tenancy.context import tenant_context
 from tests.plans.explain import assert_no_full_scan, nodes, rows_read, scans, scans_of, signed_in
 from tests.support import change, in_state, selected, store_id_of, store_id_sql
@@ -20,6 +21,9 @@ STORE = str(store_id_of(1))
 DASHBOARD = "/admin/salon_jobs/dashboard/"
 # What a sample of 1,000 pages may find: as many rows as a page holds, at most.
 SAMPLED = 1000 * 136
+# Queries of the verdict on readiness, each in a round trip. One more needs a reason that outweighs a query of each
+# process each 30 s.
+MOST_OF_LOOK = 18
 TABLES = (
     "salon_jobs_job, salon_jobs_job_error, salon_jobs_message, salon_jobs_blocked_aggregate, salon_jobs_destination,"
     " salon_jobs_inbox, salon_jobs_process, salon_jobs_cron_tick, salon_jobs_cron_entry, salon_jobs_task_minute,"
@@ -98,6 +102,20 @@ def test_page_is_few_bounded_queries(client: Client) -> None:
     assert ">rare<" in text, "a queue with one job is found beside 30,000"
     for statement in statements:
         for node in scans_of(statement):
+            most = SAMPLED if node["Node Type"] == "Sample Scan" else 12_100
+            assert rows_read(node) <= most, (statement, node)
+
+
+def test_look_of_readiness_is_few_bounded_queries(crowded: None) -> None:
+    """Each process looks every 30 s, as the worker role; the page, for a person, may ask more."""
+    with CaptureQueriesContext(connections["default"]) as asked:
+        said = " ".join(sentences("default"))
+    assert "10,000+ failed jobs" in said
+    assert "rejected messages" in said
+    statements = [query["sql"] for query in asked.captured_queries]
+    assert len(statements) <= MOST_OF_LOOK, "\n".join(" ".join(each.split())[:110] for each in statements)
+    for statement in statements:
+        for node in scans_of(statement, "default"):
             most = SAMPLED if node["Node Type"] == "Sample Scan" else 12_100
             assert rows_read(node) <= most, (statement, node)
 
