@@ -60,8 +60,8 @@ SELECT (%(fences)s::bigint[])[1]
                          %(keep)s, (%(ran_s)s::float8[])[1], false, %(results)s::jsonb, true) > 0
 
 -- name: owned
--- Of jobs that finish_many did not return, find those that this process still owns: their rows are
--- locked, or were just changed.
+-- Of jobs that finish_many did not return, find those that this process still owns: their rows are locked, or were just
+-- changed.
 -- Locks: none. Role: worker. Not prepared either.
 SELECT j.id # j.lease
   FROM salon_jobs_job j

@@ -19,7 +19,8 @@ SELECT queue, task, store_id, concurrency_key, count(*)
  GROUP BY queue, task, store_id, concurrency_key
 
 -- name: running_longest
--- Count the running jobs as running_counts does, and name of each combination the job that has run longest and since when.
+-- Count the running jobs as running_counts does, and name of each combination the job that has run longest and since
+-- when.
 -- Locks: none. Role: operator, worker.
 SELECT queue, task, store_id, concurrency_key, count(*), (array_agg(id ORDER BY started_at, id))[1], min(started_at)
   FROM salon_jobs_job

@@ -12,18 +12,17 @@
 -- early ones that hold an edge of its followers. Each statement after that sees what they did, so the one that finds no
 -- edge left is the last, and there is exactly one. Under REPEATABLE READ it would not see it: there the update or the
 -- wait for the edges fails, instead of losing a start.
--- Nothing waits for long, since who holds these rows is about to commit, and an early one waits for 10 ms at most. All flows
--- of a transaction are locked at once, in the order of their ids, and before anything else of a flow is; and a job that
--- somebody else has locked is left for later (move_flow_members_function.sql). So nothing of a flow makes a circle of
--- waiting transactions.
+-- Nothing waits for long, since who holds these rows is about to commit, and an early one waits for 10 ms at most. All
+-- flows of a transaction are locked at once, in the order of their ids, and before anything else of a flow is; and a
+-- job that somebody else has locked is left for later (move_flow_members_function.sql). So nothing of a flow makes a
+-- circle of waiting transactions.
 -- An edge is deleted when it is met. One that cannot be met stays, and shows by whom its member was skipped; it is met
 -- or waited for again when that one is retried. A member that is retried or held again gets an edge to each that it
 -- comes after and that has not ended, also where one had been met. An edge that somebody waits for is updated, and not
 -- just locked: so it is free again.
 -- enable_seqscan, joins: a plan made while the tables are empty would later read all of them. It is kept
 -- (plan_cache_mode), since planning takes longer than what is done. A bitmap would read all edges of a member to find
--- one. + 0: it would read all that are retried for each
--- predecessor of each member that waits.
+-- one. + 0: it would read all that are retried for each predecessor of each member that waits.
 -- Locks: the flows, in the order of their ids, except early; their members and edges; jobs that wait, SKIP LOCKED.
 -- Role: the owner, by salon_jobs_move.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_move_flow() RETURNS void

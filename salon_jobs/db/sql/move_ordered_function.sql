@@ -6,9 +6,9 @@
 -- Enqueuers and ends of a key agree by its row, which each locks here and not before: so nobody waits for a transaction
 -- that is not about to commit. A statement after that sees what the others did. All keys of a transaction are locked by
 -- one statement, in the order of their ids, and after all others that are taken before the commit; so no two
--- transactions wait for each other. Under REPEATABLE READ it would not see what the others did: so
--- whoever adds a job that waits also updates the key's row, and there the other one fails, instead of losing a start.
--- The first job of a key, the usual case, costs the key's row and nothing else.
+-- transactions wait for each other. Under REPEATABLE READ it would not see what the others did: so whoever adds a job
+-- that waits also updates the key's row, and there the other one fails, instead of losing a start. The first job of a
+-- key, the usual case, costs the key's row and nothing else.
 -- enable_seqscan, joins, LATERAL, OFFSET 0: a plan made while the tables are empty would later read all of them. It is
 -- kept (plan_cache_mode), since planning takes longer than what is done.
 -- Locks: the keys, in the order of their ids; their jobs, as salon_jobs_start_ordered. Role: the owner, by

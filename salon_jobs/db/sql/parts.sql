@@ -172,7 +172,8 @@ step AS (
 ),
 
 -- name: sums_by_bucket
--- The histogram of a column, summed bucket by bucket: a subscript is read in place, where unnest would make 48 rows of each.
+-- The histogram of a column, summed bucket by bucket: a subscript is read in place, where unnest would make 48 rows of
+-- each.
        ARRAY[sum(__column__[1]), sum(__column__[2]), sum(__column__[3]), sum(__column__[4]), sum(__column__[5]), sum(__column__[6]),
              sum(__column__[7]), sum(__column__[8]), sum(__column__[9]), sum(__column__[10]), sum(__column__[11]), sum(__column__[12]),
              sum(__column__[13]), sum(__column__[14]), sum(__column__[15]), sum(__column__[16]), sum(__column__[17]), sum(__column__[18]),

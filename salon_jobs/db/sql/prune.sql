@@ -5,7 +5,8 @@
 -- now() rather than clock_timestamp(), which cannot be an index condition. A failed one that holds back others of its
 -- key stays: the order is for a person to give up. So does a member skipped because of one that failed, for as long as
 -- their flow: it runs after all if that one is retried.
--- Locks: the jobs FOR UPDATE SKIP LOCKED, in the order in which they ended; their errors and steps. Role: worker, operator.
+-- Locks: the jobs FOR UPDATE SKIP LOCKED, in the order in which they ended; their errors and steps. Role: worker,
+-- operator.
 WITH old AS MATERIALIZED (
     SELECT id FROM salon_jobs_job j
      WHERE state IN ('failed', 'cancelled', 'succeeded') AND state = %(state)s

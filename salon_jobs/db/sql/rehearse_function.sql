@@ -4,9 +4,9 @@
 -- A job is held up by a transaction that has locked the row, or has enqueued under the job's key and neither committed
 -- nor rolled back: the unique index of waiting keys makes every statement wait for it, and no query can see it. So the
 -- change waits for a millisecond.
--- A claim fails because a trigger or a constraint that is not ours refuses it, or because a payload or a trace has a text
--- that the server cannot write: numbers such as 1e100000 take four bytes each as jsonb. So it is read as a claim reads it.
--- In any order and for a second at most, since the caller has other jobs to serve.
+-- A claim fails because a trigger or a constraint that is not ours refuses it, or because a payload or a trace has a
+-- text that the server cannot write: numbers such as 1e100000 take four bytes each as jsonb. So it is read as a claim
+-- reads it. In any order and for a second at most, since the caller has other jobs to serve.
 -- enable_seqscan: a plan made while the table is empty would later read all of it.
 -- Locks: each row for a moment, waiting for it for 1 ms.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_rehearse(ids bigint[], claim boolean)

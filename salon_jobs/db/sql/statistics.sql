@@ -82,7 +82,8 @@ SELECT 'all', NULL, count(*), pg_relation_size('salon_jobs_job') / current_setti
 -- name: estimate_waiting
 -- Estimate the queued jobs by queue and by store from %(percent)s percent of the table's pages: the same pages each
 -- time, so that the numbers do not jump. A sample misses queues with few jobs among millions; they are found by
--- stepping through up to %(claim_groups)s claim groups, which shows that they exist and how long their oldest job has waited.
+-- stepping through up to %(claim_groups)s claim groups, which shows that they exist and how long their oldest job has
+-- waited.
 -- Locks: none. Role: worker, operator. Not prepared: the percentage is folded into the plan.
 WITH RECURSIVE
 -- include: paused
