@@ -58,6 +58,8 @@ class EmbeddedPostgres:
             "shared_buffers": "128MB",
             "fsync": "on" if fsync else "off",
             **({} if fsync else {"full_page_writes": "off", "autovacuum": "off", "scram_iterations": "1"}),
+            # For tests of what they hold up.
+            **({} if fsync else {"max_prepared_transactions": "4"}),
             **(options or {}),
         }
         self._fsync = fsync

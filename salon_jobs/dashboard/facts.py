@@ -69,6 +69,16 @@ class OpenTransaction(NamedTuple):
         return f"{self.pid}{f' ({known})' if known else ''}"
 
 
+class PreparedTransaction(NamedTuple):
+    """Transaction that was prepared (``PREPARE TRANSACTION``) too long ago and has not ended."""
+
+    gid: str
+    user: str
+    since: datetime
+    blocked: int
+    tables: list[str]
+
+
 class FailingTask(NamedTuple):
     """Task whose jobs are tried again and again: how many runs failed since the last success, and since when."""
 
@@ -142,6 +152,10 @@ class Facts:
     @cached_property
     def open_transactions(self) -> list[OpenTransaction]:
         return [OpenTransaction(*row) for row in self._rows("open_transactions", last=OPEN_FOR)]
+
+    @cached_property
+    def prepared_transactions(self) -> list[PreparedTransaction]:
+        return [PreparedTransaction(*row) for row in self._rows("prepared_transactions", last=OPEN_FOR)]
 
     @cached_property
     def failing_tasks(self) -> list[FailingTask]:

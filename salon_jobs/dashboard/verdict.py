@@ -11,12 +11,13 @@ from typing import Any, Final
 from django.utils import timezone
 from django.utils.translation import gettext, ngettext
 
+from salon_jobs.access.declared_objects import literal
 from salon_jobs.conf import is_eager
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.text import visible
 from salon_jobs.core.units import counted, error_name, estimated
 from salon_jobs.dashboard import relays
-from salon_jobs.dashboard.facts import Facts
+from salon_jobs.dashboard.facts import Facts, OpenTransaction, PreparedTransaction
 from salon_jobs.dashboard.processes import LATE_TICK
 from salon_jobs.jobs.search import COUNTED as COUNTED_FAILURES
 from salon_jobs.jobs.search import FailureKind
@@ -274,24 +275,44 @@ def _tasks(facts: Facts) -> Iterator[Problem]:
 
 
 def _transactions(facts: Facts) -> Iterator[Problem]:
+    for prepared in facts.prepared_transactions:
+        names = {"gid": literal(prepared.gid), "user": prepared.user}
+        text = gettext("transaction %(gid)s of %(user)s was prepared and has not ended") % names
+        yield Problem(
+            kind="transaction-prepared",
+            text=_with_locks(text, prepared),
+            public=gettext("a transaction was prepared and has not ended"),
+            remedy=gettext("end it as %(user)s, if whoever prepared it does not: ROLLBACK PREPARED %(gid)s") % names,
+            since=prepared.since,
+            section="processes",
+        )
     for each in facts.open_transactions:
         said = gettext("session %(session)s has had a transaction open")
         text, public = said % {"session": each.name}, said % {"session": each.pid}
-        if each.blocked:
-            said = ngettext("and %(count)s session waits for it", "and %(count)s sessions wait for it", each.blocked)
-            text = f"{text}, {said % {'count': each.blocked}},"
-        elif each.tables:
-            text = f"{text}, {gettext('with locks on %(tables)s,') % {'tables': _some(each.tables)}}"
+        remedy = gettext("end it, as its user or a superuser: SELECT pg_terminate_backend(%(pid)s)")
+        if not each.blocked and not each.tables:
+            remedy = gettext("let it finish if it is a dump or a report; until then, no dead rows are removed")
         yield Problem(
             kind="transaction-open",
-            text=text,
+            text=_with_locks(text, each),
             public=public,
-            remedy=gettext("end it, as its user or a superuser: SELECT pg_terminate_backend(%(pid)s)")
-            % {"pid": each.pid},
+            remedy=remedy % {"pid": each.pid},
             since=each.since,
             section="processes",
             which=str(each.pid),
         )
+
+
+def _with_locks(text: str, transaction: OpenTransaction | PreparedTransaction) -> str:
+    """Say whom a transaction holds up, or what it could."""
+    if count := transaction.blocked:
+        said = ngettext(
+            "%(what)s, and %(count)s session waits for it", "%(what)s, and %(count)s sessions wait for it", count
+        )
+        return said % {"what": text, "count": f"{count:,}"}
+    if transaction.tables:
+        return gettext("%(what)s, with locks on %(tables)s") % {"what": text, "tables": _some(transaction.tables)}
+    return gettext("%(what)s, which holds up nobody") % {"what": text}
 
 
 def _outbox(facts: Facts) -> Iterator[Problem]:

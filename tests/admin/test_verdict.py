@@ -292,7 +292,8 @@ def test_open_transaction_that_blocks_nobody(operator: Client, monkeypatch: pyte
         holder.execute("SELECT FROM salon_jobs_job FOR UPDATE")
         [found] = status()
         assert "psql, jobs_operator, idle in transaction) has had a transaction open, with locks" in found["text"]
-        assert "on salon_jobs_job," in found["text"]
+        assert found["text"].endswith("on salon_jobs_job")
+        assert "pg_terminate_backend" in found["remedy"]
         assert found["since"] is not None
         assert found["text"] in text_of(operator, "dashboard/")
         holder.rollback()
@@ -300,6 +301,46 @@ def test_open_transaction_that_blocks_nobody(operator: Client, monkeypatch: pyte
     with psycopg.connect(url_for("jobs_operator"), application_name="salon_jobs/5") as running:
         running.execute("SELECT FROM salon_jobs_job")
         assert status() == [], "that of a running job"
+
+
+@pytest.mark.usefixtures("healthy")
+def test_long_read_is_not_to_be_ended(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dump or a report holds up nobody, so nobody is told to end it."""
+    monkeypatch.setattr(facts, "OPEN_FOR", timedelta(0))
+    with psycopg.connect(url_for("jobs_operator"), application_name="pg_dump") as reader:
+        reader.execute("SELECT FROM salon_jobs_job")
+        [found] = status()  # the worker may not see since when it is open
+        assert found["text"] in text_of(operator, "dashboard/")
+        assert found["text"].endswith("has had a transaction open, which holds up nobody")
+        assert "let it finish" in found["remedy"]
+        assert "pg_terminate_backend" not in found["remedy"]
+
+
+@pytest.mark.usefixtures("healthy")
+def test_prepared_transaction(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No session holds its locks. Who waits for it is not told to be ended, however long that takes."""
+    job_id = add(task="test-system", run_at=NOW() + timedelta(hours=1))
+    monkeypatch.setattr(facts, "OPEN_FOR", timedelta(0))
+    held = "SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE"
+    with psycopg.connect(url_for(None)) as session:
+        session.execute(held, [job_id])
+        session.execute("PREPARE TRANSACTION 'ann''s'")
+    ending = psycopg.connect(url_for(None), autocommit=True)
+    with ThreadPoolExecutor(1) as pool, ending:
+        try:
+            found = only_problem(operator, "transaction-prepared")
+            assert found["text"].startswith("transaction 'ann''s' of ")
+            assert found["remedy"].endswith("ROLLBACK PREPARED 'ann''s'")
+            assert found["text"].endswith("was prepared and has not ended, with locks on salon_jobs_job")
+            assert found["public"] == "a transaction was prepared and has not ended"
+            waiter = elsewhere(pool, lambda: seen(held, job_id))
+            wait_until_waiting()
+            found = only_problem(operator, "transaction-prepared")
+            assert found["text"].endswith("and has not ended, and 1 session waits for it")
+        finally:
+            ending.execute("ROLLBACK PREPARED 'ann''s'")
+        assert waiter.result(LIMIT_S) == [()]
+    assert status() == []
 
 
 @pytest.mark.usefixtures("healthy")

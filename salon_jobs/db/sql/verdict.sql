@@ -42,8 +42,7 @@ SELECT total.deaths, total.first_at,
 WITH RECURSIVE edge AS MATERIALIZED (
     SELECT l.pid, l.waitstart, b.pid AS blocker
       FROM (SELECT pid, min(waitstart) AS waitstart FROM pg_locks WHERE NOT granted AND pid IS NOT NULL GROUP BY pid) l
-     CROSS JOIN LATERAL (SELECT DISTINCT unnest(pg_blocking_pids(l.pid)) AS pid) b
-     WHERE b.pid <> 0  -- a prepared transaction
+     CROSS JOIN LATERAL (SELECT DISTINCT unnest(pg_blocking_pids(l.pid)) AS pid) b  -- 0: a prepared transaction
 ), behind AS (
     SELECT blocker AS first, pid, waitstart FROM edge WHERE blocker NOT IN (SELECT pid FROM edge)
      UNION
@@ -69,6 +68,31 @@ SELECT a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesc
         OR (a.xact_start < clock_timestamp() - %(last)s::interval
             AND (w.pid IS NOT NULL OR a.application_name NOT LIKE 'salon\_jobs/%%')))
  ORDER BY 6 DESC, 5
+ LIMIT 20
+
+-- name: prepared_transactions
+-- List up to 20 transactions of this database that were prepared %(last)s ago and not ended since: their identifier and
+-- owner, since when, how many sessions wait for a lock of theirs, and of which of our tables they hold rows.
+-- Locks: none. Role: operator, worker.
+WITH held AS MATERIALIZED (
+    SELECT virtualtransaction AS holder, locktype, transactionid, relation FROM pg_locks WHERE pid IS NULL AND granted
+), prepared AS MATERIALIZED (
+    SELECT p.*, own.holder
+      FROM pg_prepared_xacts p
+      JOIN held own ON own.transactionid = p.transaction  -- servers before 18 write its number as the holder
+     WHERE p.database = current_database() AND p.prepared < clock_timestamp() - %(last)s::interval
+)
+SELECT p.gid, p.owner, p.prepared,
+       (SELECT count(DISTINCT w.pid)
+          FROM held h
+          JOIN pg_locks w ON w.locktype = h.locktype AND (w.transactionid = h.transactionid OR w.relation = h.relation)
+         WHERE h.holder = p.holder AND NOT w.granted AND 0 = ANY (pg_blocking_pids(w.pid))),
+       ARRAY(SELECT DISTINCT c.relname::text
+               FROM held h JOIN pg_class c ON c.oid = h.relation
+              WHERE h.holder = p.holder
+                AND c.relkind IN ('r', 'p') AND c.relname LIKE 'salon\_jobs\_%%' ORDER BY 1)
+  FROM prepared p
+ ORDER BY p.prepared
  LIMIT 20
 
 -- name: tasks_that_only_fail
