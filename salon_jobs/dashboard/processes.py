@@ -40,7 +40,8 @@ class HeldJob:
 class ProcessAtWork:
     """A process; ``held`` is how many jobs it has claimed, up to ``MOST_HELD``, ``jobs`` the five held longest.
 
-    ``coroutines`` counts those with async handlers, which wait for no thread.
+    ``runs`` is how many calls of handlers they take, since a chunk is one; ``coroutines`` counts those of async ones,
+    which wait for no thread.
     """
 
     id: int
@@ -53,6 +54,7 @@ class ProcessAtWork:
     started_at: datetime
     beat_s_ago: float
     held: int
+    runs: int
     coroutines: int
     jobs: tuple[HeldJob, ...]
 
@@ -68,13 +70,13 @@ class ProcessAtWork:
 
     @property
     def running(self) -> int:
-        """How many of the jobs that it holds run: coroutines, and as many others as it has threads."""
-        return min(self.held - self.coroutines, self.concurrency) + self.coroutines
+        """How many of its runs have begun: coroutines, and as many others as it has threads."""
+        return min(self.runs - self.coroutines, self.concurrency) + self.coroutines
 
     @property
     def claimed(self) -> int:
         """How many of them wait in it for a thread."""
-        return self.held - self.running
+        return self.runs - self.running
 
     @property
     def silent(self) -> bool:
@@ -118,16 +120,17 @@ def processes(*, using: str) -> tuple[ProcessAtWork, ...]:
     """List the processes, each supervisor before its children. One query. Role: operator, worker."""
     found: list[ProcessAtWork] = []
     async_tasks = [task.name for task in registry.tasks() if task.is_async]
-    for row in rows("processes_at_work", {"coroutines": async_tasks}, using=using):
+    chunks = json.dumps({task.name: task.chunk for task in registry.tasks() if task.chunk is not None})
+    for row in rows("processes_at_work", {"coroutines": async_tasks, "chunks": chunks}, using=using):
         number, kind, hostname, pid, supervisor_id = row[:5]
-        queues, concurrency, started_at, beat_s_ago, held, coroutines, jobs = row[5:]
+        queues, concurrency, started_at, beat_s_ago, held, runs, coroutines, jobs = row[5:]
         served = None if queues is None else tuple(json.loads(queues))
         shown = tuple(
             HeldJob(each["id"], each["task"], each["store"] and store_key().parse(each["store"]), each["for_s"] or 0.0)
             for each in jobs
         )
         process = number, kind, hostname, pid, supervisor_id, served, concurrency, started_at, beat_s_ago
-        found.append(ProcessAtWork(*process, held, coroutines, shown))
+        found.append(ProcessAtWork(*process, held, runs, coroutines, shown))
     return tuple(found)
 
 

@@ -18,6 +18,7 @@ from salon_jobs import Discard, Retry, Snooze, current_job, current_store_id, ge
 from salon_jobs.control import cancel_jobs, limit, pause
 from salon_jobs.core.errors import NoCurrentJob
 from salon_jobs.core.outcomes import Split, Succeeded
+from salon_jobs.dashboard.processes import processes
 from salon_jobs.jobs.limits import load_limits
 from salon_jobs.jobs.options import Timeouts
 from salon_jobs.worker import chunk_claim as chunks_module
@@ -380,6 +381,18 @@ def test_jobs_of_dead_process_join_no_chunk(work: Work) -> None:
     rescue_process(work.process_id, None, charged=[ids[0]], using="default")
     assert seen("SELECT rescues, attempts FROM salon_jobs_job ORDER BY id") == [(1, 0), (0, 0), (0, 0)]
     assert seen(ALONE) == [(True,), (True,), (False,)]
+
+
+def test_chunk_is_one_run(work: Work) -> None:
+    """It takes one thread; two of them and a job that must run alone take as many as are left, and one more waits."""
+    change("UPDATE salon_jobs_process SET concurrency = 2")
+    assert tasks.in_chunks.chunk == 5
+    add(work.stores[0], *range(6))
+    [alone] = add(work.stores[0], 9)
+    change("UPDATE salon_jobs_job SET alone = true WHERE id = %s", alone)
+    work.claim()
+    [process] = processes(using="default")
+    assert (process.held, process.runs, process.running, process.claimed) == (7, 3, 2, 1)
 
 
 def test_job_of_chunk_that_killed_process(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:

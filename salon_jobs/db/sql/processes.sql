@@ -103,16 +103,25 @@ SELECT EXISTS (
           AND wait_event_type = 'Lock' AND query LIKE '%%salon_jobs_job%%')
 
 -- name: processes_at_work
--- List the processes with the number of jobs each holds, up to 10,001, and of the tasks %(coroutines)s among them, and
--- of the first hundred the five held longest, using salon_jobs_job_leased.
+-- List the processes with the number of jobs each holds, up to 10,001, of the runs that these take, and of those of the
+-- tasks %(coroutines)s among them, and of the first hundred jobs the five held longest, using salon_jobs_job_leased.
+-- A run takes up to as many jobs of a task and store as %(chunks)s has for it, but for those that must run alone.
 -- Locks: none. Role: operator, worker.
 SELECT p.id, p.kind, p.hostname, p.pid, p.supervisor_id, p.queues, p.concurrency, p.started_at,
-       extract(epoch FROM now() - p.heartbeat_at)::float8, held.count, held.coroutines, coalesce(first.jobs, '[]')
+       extract(epoch FROM now() - p.heartbeat_at)::float8, held.jobs, held.runs, held.coroutines, coalesce(first.jobs, '[]')
   FROM (SELECT * FROM salon_jobs_process ORDER BY heartbeat_at DESC LIMIT 200) p
  CROSS JOIN LATERAL (
-       SELECT count(*), count(*) FILTER (WHERE task = ANY (%(coroutines)s::text[])) AS coroutines FROM (
-           SELECT j.task FROM salon_jobs_job j
-            WHERE j.state = 'running' AND j.leased_by = p.id ORDER BY j.leased_by, j.id LIMIT 10001) jobs) held
+       SELECT coalesce(sum(jobs), 0)::bigint AS jobs, coalesce(sum(runs), 0)::bigint AS runs,
+              coalesce(sum(runs) FILTER (WHERE task = ANY (%(coroutines)s::text[])), 0)::bigint AS coroutines
+         FROM (SELECT task, count(*) AS jobs,
+                      count(*) FILTER (WHERE NOT joins)
+                      + coalesce(ceil(count(*) FILTER (WHERE joins)::numeric / size), 0) AS runs
+                 FROM (SELECT task, store_id, size, size IS NOT NULL AND NOT alone AND attempts = 0 AS joins
+                         FROM (SELECT j.task, j.store_id, j.alone, j.attempts, (%(chunks)s::jsonb ->> j.task)::int AS size
+                                 FROM salon_jobs_job j
+                                WHERE j.state = 'running' AND j.leased_by = p.id
+                                ORDER BY j.leased_by, j.id LIMIT 10001) first) jobs
+                GROUP BY task, store_id, size) groups) held
  CROSS JOIN LATERAL (
        SELECT json_agg(json_build_object('id', id, 'task', task, 'store', store_id,
                                          'for_s', extract(epoch FROM now() - started_at))
