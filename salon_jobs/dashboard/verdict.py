@@ -86,7 +86,7 @@ def nothing_to_do() -> str:
 
 def problems(facts: Facts) -> tuple[Problem, ...]:
     """Find the problems, the worst first. Paused rows need no attention."""
-    parts = (_workers, _queues, _deaths, _schedulers, _tasks, _transactions, _outbox, _operators_work)
+    parts = (_workers, _queues, _deaths, _schedulers, _tasks, _transactions, _outbox, _operators_work, _migrations)
     return tuple(problem for part in parts for problem in part(facts))
 
 
@@ -375,6 +375,16 @@ def _operators_work(facts: Facts) -> Iterator[Problem]:
             model="inboxmessage",
             filters={"status__exact": "rejected"},
         )
+
+
+def _migrations(facts: Facts) -> Iterator[Problem]:
+    """Name migrations that nobody misses yet: the workers that run are of the release before, or need none of them."""
+    if facts.alive("worker") and (pending := facts.pending_migrations):
+        text = ngettext(
+            "%(count)s migration is pending: %(names)s", "%(count)s migrations are pending: %(names)s", len(pending)
+        ) % {"count": len(pending), "names": _some(pending)}
+        remedy = gettext("run: python manage.py migrate; workers that start wait for it")
+        yield Problem(kind="migrations-pending", text=text, remedy=remedy, section="processes")
 
 
 def _failed_jobs(failed: int, kinds: list[FailureKind]) -> Problem:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from django.core.management.base import CommandError
 from django.db import Error, OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 from psycopg import Error as PsycopgError
 
 from salon_jobs.access.declared_objects import identifier, trigger_schema
@@ -108,9 +110,16 @@ def check_schema(alias: str) -> None:
 def pending_migrations(alias: str) -> list[str]:
     """Return the names of the migrations that are still to be applied, for which processes wait. Role: any.
 
-    Raises database errors.
+    One query, unless some are. Raises database errors.
     """
-    return _migrations(alias)[1]
+    applied = MigrationRecorder(connections[alias]).migration_qs.values_list("app", "name")
+    return [] if _on_disk().issubset(applied) else _migrations(alias)[1]
+
+
+@cache
+def _on_disk() -> frozenset[tuple[str, str]]:
+    """Return the migrations that this process has: to import those of all apps takes a tenth of a second."""
+    return frozenset(MigrationLoader(None).disk_migrations or ())
 
 
 def _migrations(alias: str) -> tuple[MigrationLoader, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
@@ -14,7 +15,9 @@ import psycopg
 import pytest
 from django.conf import settings
 from django.core.management import call_command
+from django.db import connections
 from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from salon_jobs.core.records import StoreId
@@ -22,6 +25,7 @@ from salon_jobs.dashboard import facts
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.management.service import sentences
 from salon_jobs.process.heartbeat import delete_row
+from salon_jobs.process.preflight import pending_migrations
 from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
@@ -375,18 +379,38 @@ def test_names_are_quoted_for_shell(operator: Client) -> None:
     assert abs(datetime.fromisoformat(found["since"]) - run_at) < timedelta(seconds=LIMIT_S)
 
 
-@pytest.mark.usefixtures("healthy")
-def test_workers_wait_for_migrations(operator: Client) -> None:
+@pytest.fixture
+def pending() -> Iterator[str]:
+    """Have the newest migration pending; its name."""
     [(name,)] = seen("SELECT max(name) FROM django_migrations WHERE app = 'salon_jobs'")
-    change("DELETE FROM salon_jobs_process WHERE kind = 'worker'")
-    only_problem(operator, "no-worker")
     change("DELETE FROM django_migrations WHERE app = 'salon_jobs' AND name = %s", name)
-    try:
-        found = only_problem(operator, "migrations-pending")
-        assert found["text"] == f"workers wait for 1 pending migration: salon_jobs.{name}"
-        assert found["remedy"] == "run: python manage.py migrate"
-    finally:
-        change("INSERT INTO django_migrations (app, name, applied) VALUES ('salon_jobs', %s, now())", name)
+    yield f"salon_jobs.{name}"
+    change("INSERT INTO django_migrations (app, name, applied) VALUES ('salon_jobs', %s, now())", name)
+
+
+@pytest.mark.usefixtures("healthy")
+def test_workers_wait_for_migrations(operator: Client, pending: str) -> None:
+    change("DELETE FROM salon_jobs_process WHERE kind = 'worker'")
+    found = only_problem(operator, "migrations-pending")
+    assert found["text"] == f"workers wait for 1 pending migration: {pending}"
+    assert found["remedy"] == "run: python manage.py migrate"
+
+
+@pytest.mark.usefixtures("healthy")
+def test_migrations_beside_living_workers(operator: Client, pending: str) -> None:
+    """Workers of the release before need none of them, so it is the least of the problems."""
+    assert only_problem(operator, "migrations-pending")["text"] == f"1 migration is pending: {pending}"
+    add(task="test-system", state="failed")
+    assert [each["kind"] for each in status()] == ["jobs-failed", "migrations-pending"]
+
+
+@pytest.mark.usefixtures("healthy")
+def test_pending_migrations_are_one_query() -> None:
+    """Every look asks for them, and none reads the files of all apps again."""
+    pending_migrations("operator")
+    with CaptureQueriesContext(connections["operator"]) as asked:
+        assert pending_migrations("operator") == []
+    assert len(asked) == 1
 
 
 @pytest.mark.usefixtures("healthy")
