@@ -95,7 +95,7 @@ BREAK: Final = {
     "alter a default": "SELECT adrelid::regclass, 'column ' || attname || ' of',"
     " format('ALTER TABLE %s ALTER %I SET DEFAULT %s', attrelid::regclass, attname,"
     " CASE typcategory WHEN 'N' THEN shown || ' + 1' WHEN 'S' THEN shown || ' || ''x''' WHEN 'B' THEN 'NOT ' || shown"
-    " WHEN 'D' THEN 'clock_timestamp()' ELSE '''[]''' END) FROM (SELECT *, pg_get_expr(adbin, adrelid) AS shown"
+    " WHEN 'D' THEN 'clock_timestamp()' ELSE '''[0]''' END) FROM (SELECT *, pg_get_expr(adbin, adrelid) AS shown"
     " FROM pg_attrdef) AS d JOIN pg_attribute ON attrelid = adrelid AND attnum = adnum"
     " JOIN pg_type t ON t.oid = atttypid WHERE attrelid = ANY ($1::text[]::regclass[]) AND attgenerated = ''",
     "another comparison in a check": another_check(NEGATED),

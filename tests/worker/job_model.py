@@ -88,7 +88,7 @@ class Model:
             job.expires_at, job.payload, job.reason = new.expires_at, new.payload, ""
             job.concurrency_key = new.concurrency_key
             if mode == "replace":
-                job.run_at, job.attempts = new.run_at, 0
+                job.run_at, job.attempts, job.rescues = new.run_at, 0, 0
         if not waiting:
             self.superseded |= {(job.id, job.lease) for job in running}
             self.jobs[new.id] = new
@@ -166,7 +166,7 @@ class Model:
             job = self.jobs.get(job_id)
             possible = job is not None and job.state in (FAILED, CANCELLED) and not self._holders(job.identity)[0]
             if job is not None and possible:
-                job.state, job.reason, job.run_at = QUEUED, "", Soon()
+                job.state, job.reason, job.run_at, job.rescues = QUEUED, "", Soon(), 0
                 job.max_attempts = max(job.max_attempts, job.attempts + 1)
                 if job.expires_at is not None and job.expires_at <= datetime.now(UTC):
                     job.expires_at = None
