@@ -121,11 +121,15 @@ def _workers(facts: Facts) -> Iterator[Problem]:
             )
     if silent := [each for each in facts.processes if each.silent]:
         text = ngettext("%(count)s process is silent", "%(count)s processes are silent", len(silent))
+        remedy = ngettext(
+            "others take over its jobs; look at its host: %(names)s",
+            "others take over their jobs; look at their hosts: %(names)s",
+            len(silent),
+        )
         yield Problem(
             kind="silent",
             text=text % {"count": len(silent)},
-            remedy=gettext("others take over its jobs; look at its host: %(names)s")
-            % {"names": _some([f"{each.kind} {each.name}" for each in silent])},
+            remedy=remedy % {"names": _some([f"{each.kind} {each.name}" for each in silent])},
             since=_ago(facts, max(each.beat_s_ago for each in silent)),
             section="processes",
         )
@@ -259,7 +263,11 @@ def _schedulers(facts: Facts) -> Iterator[Problem]:
 
 def _tasks(facts: Facts) -> Iterator[Problem]:
     for each in facts.failing_tasks:
-        text = gettext("all %(count)s runs of %(task)s have failed, and its jobs are tried again")
+        text = ngettext(
+            "the run of %(task)s has failed, and its jobs are tried again",
+            "all %(count)s runs of %(task)s have failed, and its jobs are tried again",
+            each.runs,
+        )
         yield Problem(
             kind="task-failing",
             text=text % {"count": f"{each.runs:,}", "task": each.task},

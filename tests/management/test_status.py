@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from io import StringIO
 from urllib.parse import urlsplit
 
 import pytest
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from tests.interpreter import manage
@@ -27,6 +28,24 @@ def test_status_says_whether_there_is_a_problem() -> None:
     with pytest.raises(SystemExit) as raised:
         run("status")
     assert raised.value.code == 1
+
+
+@pytest.mark.parametrize(
+    ("silent", "said", "remedy"),
+    [
+        (1, "1 process is silent", "others take over its jobs; look at its host: worker vm/1"),
+        (2, "2 processes are silent", "others take over their jobs; look at their hosts: worker vm/1, worker vm/2"),
+    ],
+)
+def test_status_counts_silent_processes(silent: int, said: str, remedy: str) -> None:
+    at = timezone.now() - timedelta(hours=1)
+    for number in range(1, silent + 1):
+        insert("process", id=number, kind="worker", hostname="vm", pid=number, heartbeat_at=at)
+    out = StringIO()
+    with pytest.raises(SystemExit):
+        call_command("salon_jobs", "status", stdout=out)
+    since = f"{timezone.localtime(at):%Y-%m-%d %H:%M %Z}"
+    assert f"{said} (since {since}); {remedy}" in out.getvalue().splitlines()
 
 
 @pytest.mark.process
