@@ -8,9 +8,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 from uuid import UUID
 
 from django.core.management.base import CommandParser
@@ -112,10 +112,16 @@ def iso_instant(text: str) -> datetime:
     )
 
 
-def instant(text: str, direction: int = -1) -> datetime:
+class FromNow(NamedTuple):
+    """Instant by its distance from the database's time, which the command adds once it is connected."""
+
+    distance: timedelta
+
+
+def instant(text: str, direction: int = -1) -> datetime | FromNow:
     """Parse an age (90s, 12h, 7d …), in ``direction`` 1 a time from now, or an aware ISO 8601 instant, for argparse."""
     with suppress(argparse.ArgumentTypeError):
-        return datetime.now(UTC) + direction * duration(text)
+        return FromNow(direction * duration(text))
     with suppress(argparse.ArgumentTypeError):
         return iso_instant(text)
     example = "12 hours ago" if direction < 0 else "in 12 hours"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -116,6 +117,26 @@ def test_commands_tell_age_by_database(two: tuple[Rows, Rows], hours: int) -> No
 
         assert written()
         require_same(written, hours)
+
+
+@pytest.mark.usefixtures("aged")
+@pytest.mark.parametrize("hours", [5, -5])
+def test_options_count_from_time_of_database(hours: int) -> None:
+    """An age as an option, too: what is retried or discarded by it must not depend on the host."""
+
+    def listed() -> list[int]:
+        out = StringIO()
+        call_command("salon_jobs", "list", "--since", "2h", "--json", stdout=out)
+        return sorted(each["id"] for each in json.loads(out.getvalue()))
+
+    right = listed()
+    failed = [number for (number,) in seen("SELECT id FROM salon_jobs_job WHERE state = 'failed'")]
+    assert set(failed) <= set(right)
+    with wrong_by(hours):
+        assert listed() == right
+        call_command("salon_jobs", "retry", *map(str, failed), "--at", "1h", "--yes", stdout=StringIO())
+    within = "SELECT bool_and(run_at BETWEEN now() AND now() + interval '1 h') FROM salon_jobs_job WHERE id = ANY (%s)"
+    assert seen(within, failed) == [(True,)]
 
 
 @pytest.mark.usefixtures("aged")

@@ -12,8 +12,8 @@ from django.utils.translation import override
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import check_text
-from salon_jobs.db.clock import one_instant
-from salon_jobs.management.arguments import ShortParser, unknown_names
+from salon_jobs.db.clock import now, one_instant
+from salon_jobs.management.arguments import FromNow, ShortParser, unknown_names
 from salon_jobs.management.commands import consume_queue, relay_outbox, runscheduler, runworker
 from salon_jobs.management.notes import as_command_error, plain_notes
 from salon_jobs.management.service import ServiceCommand
@@ -85,6 +85,8 @@ class Command(BaseCommand):
                 for text in value if hasattr(value, "append") else [value]:
                     if isinstance(text, str):
                         check_text(name, text, _LONGEST, least=0)
+                if isinstance(value, FromNow):
+                    options[name] = now() + value.distance
             for note in unknown_names(options):
                 self.stderr.write(note)
             from salon_jobs.management.output import Console  # noqa: PLC0415 - as above
