@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, ClassVar, cast
@@ -57,7 +57,7 @@ from salon_jobs.dashboard.tasks import declared_tasks
 from salon_jobs.jobs import registry, search
 from salon_jobs.jobs.flow_summary import FlowSummary, Stage
 from salon_jobs.jobs.ordered import PlaceInOrder
-from salon_jobs.jobs.waiting import HELD_BY
+from salon_jobs.jobs.waiting import Reason
 from salon_jobs.models import FanOutRecord, Job, JobError, JobResult, Process
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.names import store_name, store_words
@@ -69,7 +69,6 @@ _LAST_LINES = 12
 _SUMMARY = 200
 _ARGUMENTS = 120
 _FINGERPRINT = re.compile(r"-?[0-9]{1,19}")
-_NUMBER = re.compile(r"#([0-9]{1,19})")
 # The number of a job as people type it in the search.
 _TYPED = re.compile(r"#?([0-9]{1,18})")
 _TRACE_ID = re.compile(r"\b[0-9a-f]{32}\b")
@@ -496,20 +495,26 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description=_("why"))
     def detail(self, job: Any) -> SafeString | str:
-        """Show why the job waits, its last error, or the reason why it was cancelled."""
-        parts = (job.known.waiting, job.known.progress, job.known.trouble)
-        return Truncator("; ".join(filter(None, parts))).chars(_SUMMARY) or "-"
+        """Show why the job waits, with a link to the one before it; its last error; or why it was cancelled."""
+        rest = Truncator("; ".join(filter(None, (job.known.progress, job.known.trouble)))).chars(_SUMMARY)
+        parts = [part for part in (self._linked(job.known.reasons or (), most=_SUMMARY), rest) if part]
+        return format_html_join("; ", "{}", ((part,) for part in parts)) or "-"
 
     @admin.display(description=_("waiting because"))
     def waiting(self, job: Any) -> SafeString | str:
         """Show why a queued job does not run, if that is known, with a link to the job that it waits for."""
-        if job.known.waiting is None:
+        if job.known.reasons is None:
             return ""
-        said = job.known.waiting or (job.known.turn if job.known.sees_all else "")
-        before, holding, rest = said.partition(gettext(HELD_BY).partition("#")[0])
-        if not (found := _NUMBER.match(rest)):
-            return said
-        return format_html("{}{}{}{}", before, holding, self.link(Job, int(found[1]), found[0]), rest[found.end() :])
+        return self._linked(job.known.reasons) or (job.known.turn if job.known.sees_all else "")
+
+    def _linked(self, reasons: Iterable[Reason], *, most: int | None = None) -> SafeString:
+        told: list[tuple[str, SafeString | str, str]] = []
+        for each in reasons:
+            before, number, rest = each.around()
+            holder = "" if each.job_id is None else self.link(Job, each.job_id, number)
+            before = before if most is None else Truncator(before).chars(most)
+            told.append((before, holder, rest))
+        return format_html_join("; ", "{}{}{}", told)
 
     @admin.display(description=_("job key"))
     def of_job_key(self, job: Any) -> SafeString | str:

@@ -17,7 +17,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.flow_summary import FlowSummary, summarize_flow
 from salon_jobs.jobs.ordered import PlaceInOrder, place_in_order
 from salon_jobs.jobs.search import NextAttempt, progress_of, retries_ahead
-from salon_jobs.jobs.waiting import PASSED_OVER, due_in, waiting_reasons
+from salon_jobs.jobs.waiting import PASSED_OVER, Reason, in_words, not_due, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobStep
 from salon_jobs.schedules.scheduler import tick_of
 from salon_jobs.tenancy.names import store_names
@@ -37,16 +37,21 @@ _OUTCOMES: Final = {
 class JobRow:
     """A job in a list, at the time ``now``.
 
-    ``waiting`` is why it does not run: None unless it is queued, "" if it only waits for its turn. Readers of one store
-    (not ``sees_all``) learn only when it is due, since limits and workers belong to no store.
+    ``reasons`` are why it does not run: None unless it is queued, empty if it only waits for its turn. Readers of one
+    store (not ``sees_all``) learn only when it is due, since limits and workers belong to no store.
     """
 
     job: Any
     now: datetime
     sees_all: bool
-    waiting: str | None
+    reasons: Sequence[Reason] | None
     progress: str
     last_error: JobError | None
+
+    @property
+    def waiting(self) -> str | None:
+        """The reasons in words."""
+        return None if self.reasons is None else in_words(self.reasons)
 
     @property
     def attempts(self) -> str:
@@ -111,7 +116,7 @@ class JobRow:
     @property
     def is_only_early(self) -> bool:
         """Whether only its time keeps a queued job from running."""
-        return bool(self.waiting) and self.waiting == due_in(self.job, self.now)
+        return bool(self.reasons) and all(each.kind == "early" for each in self.reasons or ())
 
     @property
     def claimed_at(self) -> datetime | None:
@@ -259,7 +264,7 @@ def name_of(store: StoreId) -> str:
     return store_names({store})[store]
 
 
-def _waiting(jobs: Sequence[Any], now: datetime, sees_all: bool, using: str) -> dict[int, str]:
+def _waiting(jobs: Sequence[Any], now: datetime, sees_all: bool, using: str) -> dict[int, list[Reason]]:
     if sees_all:
         return waiting_reasons(jobs, using=using, now=now, store_name=name_of)
-    return {job.pk: due_in(job, now) for job in jobs if job.state == JobState.QUEUED}
+    return not_due(jobs, using=using, now=now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -16,7 +16,6 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import metrics
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import JobState, StoreId
-from salon_jobs.core.units import gettext_noop
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.held import holders_of
@@ -24,8 +23,26 @@ from salon_jobs.jobs.limits import Limits, load_limits, scopes_of
 from salon_jobs.models import Job, Process
 from salon_jobs.words import duration, pause_details, rate_text, scope_words
 
-# What says which job holds a limit or a key; pages link what follows "#".
-HELD_BY: Final = gettext_noop("held by #%(id)s")
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Reason why a job does not run yet. ``job_id`` is a job that it waits for, which ``text`` calls by its number.
+
+    ``kind`` is for programs: early, key or flow (it is held), undeclared, unserved, paused, limit, rate or locked.
+    """
+
+    kind: str
+    text: str
+    job_id: int | None = None
+
+    def around(self) -> tuple[str, str, str]:
+        """Return the text before the other job's number, the number, and the rest; without one, all is before it."""
+        return self.text.partition(f"#{self.job_id}") if self.job_id is not None else (self.text, "", "")
+
+
+def in_words(reasons: Iterable[Reason]) -> str:
+    """Return the texts of reasons on one line."""
+    return "; ".join(each.text for each in reasons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +63,38 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class StartConditions:
-    """Facts that decide whether jobs start: limits, their use, and the queues of live workers (None: all)."""
+    """Facts that decide whether jobs start: limits, their use, and the queues of live workers (None: all).
+
+    ``tokens`` are the starts that each rate among them allows now; below 1, the next one comes later.
+    """
 
     limits: Limits
     running: Mapping[str, Running]
+    tokens: Mapping[str, float]
     served: Sequence[Sequence[str] | None]
     known_tasks: frozenset[str]
     store_name: Callable[[StoreId], str]
 
-    def reasons(self, job: Any, now: datetime) -> list[str]:
-        """Return the reasons why a queued job does not start, in words; none if it only waits for its turn."""
-        found: list[str] = []
-        if ahead := due_in(job, now):
-            found.append(ahead)
+    def reasons(self, job: Any, now: datetime) -> list[Reason]:
+        """Return the reasons why a queued job that is due does not start; none if it only waits for its turn."""
+        found: list[Reason] = []
         if job.task not in self.known_tasks:
-            found.append(gettext("no task %(task)s is declared here") % {"task": repr(job.task)})
+            said = gettext("no task %(task)s is declared here")
+            found.append(Reason("undeclared", said % {"task": repr(job.task)}))
         if not self.served:
-            found.append(gettext("no worker is running"))
+            found.append(Reason("unserved", gettext("no worker is running")))
         elif not any(serves(queues, job.queue) for queues in self.served):
-            found.append(gettext("no worker serves queue %(queue)s") % {"queue": job.queue})
+            found.append(Reason("unserved", gettext("no worker serves queue %(queue)s") % {"queue": job.queue}))
         for scope in scopes_of(job.queue, job.task, job.store_id, job.concurrency_key):
             limit, (kind, _, of) = self.limits[scope], scope.partition(":")
             name = scope_words(kind, self.store_name(job.store_id) if kind == "store" and job.store_id else of)
             if limit.paused:
                 at = limit.paused_at and timezone.localtime(limit.paused_at)
-                said = gettext("%(name)s is paused %(details)s")
-                found.append((said % {"name": name, "details": pause_details(limit.paused_by, at)}).rstrip())
+                said = gettext("%(name)s is paused %(details)s") % {
+                    "name": name,
+                    "details": pause_details(limit.paused_by, at),
+                }
+                found.append(Reason("paused", said.rstrip()))
             elif limit.max_concurrency is not None:
                 running = self.running.get(scope)
                 if running is not None and running.jobs >= limit.max_concurrency:
@@ -81,14 +104,18 @@ class StartConditions:
                         running.jobs,
                     )
                     said %= {"name": name, "jobs": f"{running.jobs:,}", "limit": f"{limit.max_concurrency:,}"}
-                    found.append(f"{said}: {self._held_by(running, now)}")
+                    found.append(Reason("limit", f"{said}: {self._held_by(running, now)}", running.longest_id))
             elif limit.rate is not None:
-                found.append(gettext("%(name)s is limited to %(rate)s") % {"name": name, "rate": rate_text(limit.rate)})
+                said = gettext("%(name)s is limited to %(rate)s") % {"name": name, "rate": rate_text(limit.rate)}
+                if (missing := 1 - self.tokens.get(scope, 1.0)) > 0:
+                    next_in = gettext("the next may start in %(time)s") % {"time": duration(missing / limit.rate)}
+                    said = f"{said}: {next_in}"
+                found.append(Reason("rate", said))
         return found
 
     def _held_by(self, running: Running, now: datetime) -> str:
         """Name the job that has run longest in a scope that is full."""
-        told = [gettext(HELD_BY) % {"id": running.longest_id}]
+        told = [gettext("held by #%(id)s") % {"id": running.longest_id}]
         if running.store_id is not None:
             told.append(self.store_name(running.store_id))
         if running.since is not None:
@@ -111,29 +138,64 @@ def served_in_words(queues: Sequence[str] | None) -> str:
     return gettext("all but %(queues)s") % {"queues": ", ".join(excluded)} if excluded else ", ".join(queues)
 
 
-def due_in(job: Any, now: datetime) -> str:
-    """Return in words when a queued job becomes due, or "" if it is due."""
-    if job.is_held:
-        if job.ordered:
-            return gettext("comes after other jobs with its concurrency key")
-        return gettext("comes after other jobs of its flow")
+def not_due(jobs: Iterable[Any], *, using: str, now: datetime) -> dict[int, list[Reason]]:
+    """Return for each queued job why it is not due, in one query if some of them are held; no reason if it is due.
+
+    Role: operator, worker; web for its store.
+    """
+    queued = [job for job in jobs if job.state == str(JobState.QUEUED)]
+    held = [job.pk for job in queued if job.is_held]
+    behind: dict[int, tuple[str, int, bool]] = {}
+    for job_id, *before in statements.rows("held_behind", {"ids": held}, using=using) if held else ():
+        behind[job_id] = (before[0], before[1], before[2])
+    return {job.pk: list(_not_due(job, behind.get(job.pk), now)) for job in queued}
+
+
+def _not_due(job: Any, behind: tuple[str, int, bool] | None, now: datetime) -> Iterator[Reason]:
     ahead_s = (job.run_at - now).total_seconds()
-    said = gettext("retry in %(time)s") if job.attempts else gettext("due in %(time)s")
-    return said % {"time": duration(ahead_s)} if ahead_s > 0 else ""
+    if not job.is_held:
+        if ahead_s > 0:
+            said = gettext("retry in %(time)s") if job.attempts else gettext("due in %(time)s")
+            yield Reason("early", said % {"time": duration(ahead_s)})
+    elif behind is None:  # the transaction that ends the one before it has locked it
+        if job.ordered:
+            yield Reason("key", gettext("comes after other jobs with its concurrency key"))
+        else:
+            yield Reason("flow", gettext("comes after other jobs of its flow"))
+    else:
+        kind, job_id, has_more = behind
+        if kind == "key":
+            said = gettext("comes after #%(id)s, which has its concurrency key")
+        elif has_more:
+            said = gettext("comes after #%(id)s and others of its flow")
+        else:
+            said = gettext("comes after #%(id)s of its flow")
+        yield Reason(kind, said % {"id": job_id}, job_id)
 
 
-def start_conditions(*, using: str, now: datetime, store_name: Callable[[StoreId], str]) -> StartConditions:
-    """Load the facts that decide whether jobs start, in two or three queries. Role: operator, worker."""
+def start_conditions(
+    jobs: Iterable[Any], *, using: str, now: datetime, store_name: Callable[[StoreId], str]
+) -> StartConditions:
+    """Load the facts that decide whether these jobs start, in two to four queries. Role: operator, worker."""
     limits = load_limits(using=using)
     workers = Process.objects.using(using).filter(kind="worker").order_by("-heartbeat_at")[:1000]
     rows: list[tuple[Any, datetime]] = list(workers.values_list("queues", "heartbeat_at"))
     return StartConditions(
         limits,
         _running_by_scope(using) if limits else {},
+        _tokens(limits, jobs, using) if limits else {},
         [queues for queues, beat in rows if now - beat < conf.process_silent_after],
         frozenset(registry.task_names()),
         store_name,
     )
+
+
+def _tokens(limits: Limits, jobs: Iterable[Any], using: str) -> dict[str, float]:
+    of_jobs = {scope for job in jobs for scope in scopes_of(job.queue, job.task, job.store_id, job.concurrency_key)}
+    rated = {scope: limit for scope in sorted(of_jobs) if (limit := limits[scope]).rate is not None}
+    rates, bursts = [limit.rate for limit in rated.values()], [limit.bucket for limit in rated.values()]
+    buckets: dict[str, Any] = {"scopes": list(rated), "rates": rates, "bursts": bursts}
+    return dict(statements.rows("read_tokens", buckets, using=using)) if rated else {}
 
 
 def _running_by_scope(using: str) -> dict[str, Running]:
@@ -149,25 +211,26 @@ def _running_by_scope(using: str) -> dict[str, Running]:
 PASSED_OVER: Final = timedelta(seconds=30)
 
 
-def _passed_over(jobs: Sequence[Job], using: str) -> dict[int, str]:
+def _passed_over(jobs: Sequence[Job], using: str) -> dict[int, list[Reason]]:
     """Return the sessions that hold rows of jobs that could run and have been due for long."""
     said = gettext("its row is held by %(session)s")
     holders = holders_of(Job, '"id"', [job.pk for job in jobs], using=using) if jobs else {}
-    return {int(job_id): said % {"session": holder.name} for job_id, holder in holders.items()}
+    return {int(job_id): [Reason("locked", said % {"session": holder.name})] for job_id, holder in holders.items()}
 
 
 def waiting_reasons(
     jobs: Iterable[Job], *, using: str, now: datetime, store_name: Callable[[StoreId], str] = str
-) -> dict[int, str]:
-    """Return for each queued job why it does not run yet; "" if it only waits for its turn.
+) -> dict[int, list[Reason]]:
+    """Return for each queued job why it does not run yet; no reason if it only waits for its turn.
 
-    Four queries at most, for any number of jobs, plus those of ``store_name``. Role: operator, worker.
+    Six queries at most, for any number of jobs, plus those of ``store_name``. Role: operator, worker.
     """
     queued = [job for job in jobs if job.state == str(JobState.QUEUED)]
     if not queued:
         return {}
-    conditions = start_conditions(using=using, now=now, store_name=store_name)
-    reasons = {job.pk: "; ".join(conditions.reasons(job, now)) for job in queued}
+    conditions = start_conditions(queued, using=using, now=now, store_name=store_name)
+    early = not_due(queued, using=using, now=now)
+    reasons = {job.pk: early[job.pk] + conditions.reasons(job, now) for job in queued}
     long_due = [job for job in queued if not reasons[job.pk] and now - job.run_at > PASSED_OVER]
     return {**reasons, **_passed_over(long_due, using)}
 

@@ -322,7 +322,7 @@ def test_ordered_job_page_shows_turn(client: Client, process_id: int, hooks: Hoo
     assert "1 job waiting after this one" in page
     said = run("show", str(third))[0]
     assert f"it is the turn of #{first} test-ordered: queued; 1 job waiting before this one" in said
-    assert "comes after other jobs with its concurrency key" in field_of(client, second, "Waiting because")
+    assert f"comes after #{first} , which has its concurrency key" in field_of(client, second, "Waiting because")
     assert field_of(client, second, "Due") == ""
     control.cancel_jobs(third)
     assert field_of(client, third, "Due") == ""
@@ -333,6 +333,27 @@ def test_ordered_job_page_shows_turn(client: Client, process_id: int, hooks: Hoo
     assert turn in run("show", str(second))[0]
     other = tasks.system.enqueue().id
     assert field_of(client, other, "Order") == ""
+
+
+def test_list_links_job_that_others_wait_for(client: Client, database: None) -> None:
+    """Of an order and of a flow, as on the page of each; and the terminal's list names it."""
+    first, second = (tasks.ordered.enqueue("ada", number).id for number in range(2))
+    with flow("order") as order:
+        parts = [order.add(tasks.system.call()) for _ in range(2)]
+        after_one = order.add(tasks.system.call(), after=parts[0])
+        after_both = order.add(tasks.system.call(), after=parts)
+    link = f'<a href="{JOBS}{{0}}/change/">#{{0}}</a>'
+    linked = {
+        second: (first, ", which has its concurrency key"),
+        after_one.id: (parts[0].id, " of its flow"),
+        after_both.id: (parts[0].id, " and others of its flow"),
+    }
+    listed, said = html_of(client, "job/"), run("list")[0]
+    for job, (before, rest) in linked.items():
+        told = f"comes after {link.format(before)}{rest}"
+        assert told in listed
+        assert told in html_of(client, f"job/{job}/change/")
+        assert f"waiting: comes after #{before}{rest}" in said
 
 
 def test_run_again_explains_flow_and_order(client: Client, process_id: int, hooks: Hooks) -> None:
@@ -376,7 +397,7 @@ def test_job_page_draws_flow(client: Client, process_id: int, hooks: Hooks) -> N
         ("failed", "742", "798"),
     ]
     assert '<span class="salon-jobs-badge bad">1 failed</span>' in page
-    assert "comes after other jobs of its flow" in field_of(client, joined.id, "Waiting because")
+    assert f"comes after #{each[1].id} and others of its flow" in field_of(client, joined.id, "Waiting because")
     said = run("show", str(joined.id))[0]
     assert f"> {end}: held, after test-flow × 4, however they end" in said.splitlines()
     [start, second, *_] = json.loads(run("show", str(joined.id), "--json")[0])["flow"]["stages"]

@@ -16,7 +16,7 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.units import short_rate
 from salon_jobs.jobs import limits
 from salon_jobs.jobs.options import parse_rate
-from salon_jobs.jobs.waiting import waiting_reasons
+from salon_jobs.jobs.waiting import in_words, waiting_reasons
 from salon_jobs.models import Job, Limit
 from salon_jobs.words import rate_text
 from tests.management.operator import add
@@ -102,8 +102,8 @@ def test_store_is_named_by_its_canonical_id(stores: list[UUID]) -> None:
 
 
 def reason(job_id: int) -> str:
-    [text] = waiting_reasons([Job.objects.get(pk=job_id)], using="operator", now=timezone.now()).values()
-    return text
+    [reasons] = waiting_reasons([Job.objects.get(pk=job_id)], using="operator", now=timezone.now()).values()
+    return in_words(reasons)
 
 
 @pytest.fixture
@@ -142,6 +142,9 @@ def test_each_reason_is_said(stores: list[UUID]) -> None:
     assert reason(add()).startswith(f"task ping: 1 job running, limit 1: held by #{holder}, ")
     limit(task="ping", max_concurrency=None, rate=5)
     assert reason(add()) == "task ping is limited to 5 jobs per second"
+    limit(task="ping", rate="1/m", burst=2)
+    change("INSERT INTO salon_jobs_rate (scope, full_at) VALUES ('task:ping', now() + interval '10 hours')")
+    assert reason(add()) == "task ping is limited to 1 job per minute: the next may start in 10 h"
 
 
 def test_silent_workers_serve_nothing(worker: None) -> None:

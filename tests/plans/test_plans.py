@@ -145,6 +145,33 @@ def test_statements_about_runs_use_ids(crowded: int) -> None:
     assert_no_full_scan(nodes("waiting_twin", {"ids": [10]}))
 
 
+def test_jobs_before_held_ones_are_found_by_index(crowded: int) -> None:
+    """For a page of jobs, among thousands that wait for others."""
+    change(
+        "INSERT INTO salon_jobs_ordered_key (id, job_id)"
+        " SELECT md5(n::text)::uuid, n FROM generate_series(1, 30000) AS n"
+    )
+    change(
+        "INSERT INTO salon_jobs_ordered_job (job_id, key_id, run_at)"
+        " SELECT n + 30000, md5(n::text)::uuid, now() FROM generate_series(1, 30000) AS n"
+    )
+    change(
+        "INSERT INTO salon_jobs_flow_member (job_id, flow_id, task, condition, after, run_at)"
+        " SELECT n, 1, 'x', 'ended', '[]', now() FROM generate_series(60001, 120000) AS n"
+    )
+    change(
+        "INSERT INTO salon_jobs_flow_edge (job_id, after_id)"
+        " SELECT n + 30000, n FROM generate_series(60001, 90000) AS n"
+    )
+    tables = "salon_jobs_ordered_key, salon_jobs_ordered_job, salon_jobs_flow_member, salon_jobs_flow_edge"
+    change(f"ANALYZE {tables}")
+    plan = nodes("held_behind", {"ids": [*range(30001, 30051), *range(90001, 90051)]})
+    change(f"TRUNCATE {tables} RESTART IDENTITY")
+    found = [node for node in plan if "Relation Name" in node]
+    assert "Seq Scan" not in {node["Node Type"] for node in found}
+    assert sum(map(rows_read, found)) == 200, "of each table, those of 50 jobs"
+
+
 def test_fan_out_progress_uses_index(crowded: int) -> None:
     change("INSERT INTO salon_jobs_fan_out (task, digest) VALUES ('test-keyed', 'x')")
     plan = nodes("fan_out_progress", {"id": 1})
