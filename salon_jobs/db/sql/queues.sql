@@ -1,7 +1,8 @@
 -- name: queue_front
 -- Measure the front of the queue: how late the oldest due job of a known task is, which due tasks are unknown and how
--- many jobs have them and how late the oldest is, and for each queue the number of due jobs, how late its oldest of a known task is, and how many
--- more are due but paused by their queue, task or store. Paused jobs are neither late nor unknown.
+-- many jobs have them and how late the oldest is, and for each queue the number of due jobs, how late its oldest of a
+-- known task is, and how many more are due but paused by their queue, task or store. Paused jobs are neither late nor
+-- unknown.
 -- Bounded to 10,000 rows, so that it costs the same with millions queued; jobs of unknown tasks gather at the front.
 -- It steps from priority to priority: PostgreSQL before 18 otherwise reads every job that is not due yet on its way
 -- (500,000 of them in five priorities: 46 ms, this way 2 ms).
