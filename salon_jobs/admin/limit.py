@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django import forms
@@ -27,6 +26,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import ConfigurationError, HeldUp, OptionInvalid
 from salon_jobs.core.units import short_rate
+from salon_jobs.db import clock
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.limits import LIFTED, ListedLimit, count_by_scope, limit_name, list_limits
@@ -277,7 +277,8 @@ class LimitAdmin(OffersActions, ReaderAdmin):
     def save_model(self, request: HttpRequest, obj: Limit, form: Any, change: bool) -> None:
         """Save as the operator, and record who paused it."""
         if "paused" in form.changed_data:
-            obj.paused_at, obj.paused_by = (datetime.now(UTC), user_name(request)) if obj.paused else (None, "")
+            at = clock.now(reader(request))
+            obj.paused_at, obj.paused_by = (at, user_name(request)) if obj.paused else (None, "")
         _VERBS["save"].call([obj.scope], obj, using=reader(request))
 
     def delete_model(self, request: HttpRequest, obj: Limit) -> None:

@@ -23,7 +23,7 @@ from django.utils import timezone
 
 from salon_jobs.core.records import StoreId
 from salon_jobs.db import clock
-from tests.admin.pages import Rows, text_of
+from tests.admin.pages import ADMIN, Rows, text_of
 from tests.management.operator import insert
 from tests.support import change, seen
 from tests.waiting import eventually
@@ -137,6 +137,14 @@ def test_options_count_from_time_of_database(hours: int) -> None:
         call_command("salon_jobs", "retry", *map(str, failed), "--at", "1h", "--yes", stdout=StringIO())
     within = "SELECT bool_and(run_at BETWEEN now() AND now() + interval '1 h') FROM salon_jobs_job WHERE id = ANY (%s)"
     assert seen(within, failed) == [(True,)]
+
+
+@pytest.mark.parametrize("hours", [5, -5])
+def test_pause_is_written_by_database(operator: Client, hours: int) -> None:
+    with wrong_by(hours):
+        sent = {"kind": "queue", "name": "mail", "paused": "on", "max_concurrency": "", "rate": "", "burst": ""}
+        assert operator.post(f"{ADMIN}limit/add/", sent).status_code == 302
+    assert seen("SELECT paused_at BETWEEN now() - interval '1 h' AND now() FROM salon_jobs_limit") == [(True,)]
 
 
 @pytest.mark.usefixtures("aged")
