@@ -23,7 +23,7 @@ DASHBOARD = "/admin/salon_jobs/dashboard/"
 SAMPLED = 1000 * 136
 # Queries of the verdict on readiness, each in a round trip. One more needs a reason that outweighs a query of each
 # process each 30 s.
-MOST_OF_LOOK = 18
+MOST_OF_LOOK = 20
 TABLES = (
     "salon_jobs_job, salon_jobs_job_error, salon_jobs_message, salon_jobs_blocked_aggregate, salon_jobs_destination,"
     " salon_jobs_inbox, salon_jobs_process, salon_jobs_cron_tick, salon_jobs_cron_entry, salon_jobs_task_minute,"
