@@ -418,6 +418,42 @@ def test_every_page_gives_up(scene: Scene, operator: Client) -> None:
     assert seen("SELECT count(*) > 0 FROM django_admin_log") == [(True,)]
 
 
+@pytest.mark.parametrize(
+    ("page", "sent", "holds"),
+    [
+        (
+            "limit",
+            {"kind": "queue", "name": "mail", "rate": "5/s"},
+            "INSERT INTO salon_jobs_limit (kind, name) VALUES ('queue', 'mail')",
+        ),
+        (
+            "schedule",
+            {
+                "task": "test-system",
+                "key": "mail",
+                "line": "5 4 * * *",
+                "arguments": "{}",
+                "confirmed": "1",
+                "store": "",
+            },
+            (
+                "INSERT INTO salon_jobs_schedule (key, task, payload, line, timezone, catch_up, jitter, overlap, anchor_at,"
+                " next_at) VALUES ('mail', 'test-system', '{}', '5 4 * * *', 'UTC', '5 min', '0', true, now(), now())"
+            ),
+        ),
+    ],
+    ids=["limit", "schedule"],
+)
+def test_form_of_new_row_keeps_what_was_typed(page: str, sent: dict[str, str], holds: str, operator: Client) -> None:
+    """Another session has added one with its key, and not committed."""
+    with holding(holds) as pid:
+        html = operator.post(f"{ADMIN}{page}/add/", sent).content.decode()
+        assert f"another transaction holds a row or key of it, perhaps session {pid} (psql" in as_text(html)
+        assert 'value="mail"' in html
+    assert operator.post(f"{ADMIN}{page}/add/", sent).status_code == 302
+    assert seen(f"SELECT count(*) FROM salon_jobs_{page}") == [(1,)]
+
+
 def test_every_verb_has_a_scene() -> None:
     """Each command and each page: a verb that waits without end would be seen."""
     assert {(each.of, each.verb) for each in SCENES} == {(each.of, each.name) for each in VERBS}
