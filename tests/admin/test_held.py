@@ -437,8 +437,9 @@ def test_every_page_gives_up(scene: Scene, operator: Client) -> None:
                 "store": "",
             },
             (
-                "INSERT INTO salon_jobs_schedule (key, task, payload, line, timezone, catch_up, jitter, overlap, anchor_at,"
-                " next_at) VALUES ('mail', 'test-system', '{}', '5 4 * * *', 'UTC', '5 min', '0', true, now(), now())"
+                "INSERT INTO salon_jobs_schedule (key, task, payload, line, timezone, catch_up, jitter, overlap,"
+                " anchor_at, next_at)"
+                " VALUES ('mail', 'test-system', '{}', '5 4 * * *', 'UTC', '5 min', '0', true, now(), now())"
             ),
         ),
     ],
