@@ -129,25 +129,26 @@ SELECT f.task, since.runs, since.at
  LIMIT 20
 
 -- name: stores_of_queues
--- Return of each of %(queues)s the store that has most of its jobs, among the first 2,000 due jobs of each priority, and
--- of the first 100 priorities; nothing of one most of whose jobs have no store.
+-- Return of each of %(queues)s the store that has most of its jobs, among the first 500 due jobs of each priority, and of
+-- the first 20 priorities; nothing of one most of whose jobs have no store.
 -- Locks: none. Role: operator, worker.
 WITH RECURSIVE
 -- include: levels
 due AS MATERIALIZED (
     SELECT first.id, first.queue
-      FROM (SELECT priority FROM level LIMIT 100) of
+      FROM (SELECT priority FROM level LIMIT 20) of
      CROSS JOIN LATERAL (
            SELECT j.id, j.queue FROM salon_jobs_job j
             WHERE j.state = 'queued' AND j.priority = of.priority AND j.run_at <= now()
             ORDER BY j.run_at, j.id
-            LIMIT 2000) first
+            LIMIT 500) first
      WHERE first.queue = ANY (%(queues)s::text[])
-     LIMIT 10000
+), owned AS MATERIALIZED (
+    SELECT queue, (SELECT j.store_id FROM salon_jobs_job j WHERE j.id = due.id) AS store_id FROM due
 ), most AS (
-    SELECT DISTINCT ON (d.queue) d.queue, j.store_id
-      FROM due d JOIN salon_jobs_job j ON j.id = d.id
-     GROUP BY d.queue, j.store_id
-     ORDER BY d.queue, count(*) DESC, j.store_id
+    SELECT DISTINCT ON (queue) queue, store_id
+      FROM owned
+     GROUP BY queue, store_id
+     ORDER BY queue, count(*) DESC, store_id
 )
 SELECT queue, store_id FROM most WHERE store_id IS NOT NULL
