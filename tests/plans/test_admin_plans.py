@@ -28,6 +28,7 @@ def crowded(migrated: None) -> Iterator[None]:
 
     Four stores have almost all of it, and a thousand one job each.
     """
+    empty()
     row = in_state(
         "CASE WHEN n %% 500 = 0 THEN 'failed' WHEN n %% 2500 = 1 THEN 'cancelled'"
         " WHEN n %% 8 = 3 THEN 'queued' ELSE 'succeeded' END",
@@ -58,9 +59,13 @@ def crowded(migrated: None) -> Iterator[None]:
     )
     change("VACUUM ANALYZE salon_jobs_job, salon_jobs_cron_tick, salon_jobs_flow_member")
     yield
-    change(
-        "TRUNCATE salon_jobs_flow_member, salon_jobs_job, salon_jobs_cron_tick, salon_jobs_cron_entry RESTART IDENTITY"
-    )
+    empty()
+
+
+def empty() -> None:
+    """Empty the tables, and begin with job 1, for which pages are searched."""
+    tables = "salon_jobs_flow_member, salon_jobs_job, salon_jobs_cron_tick, salon_jobs_cron_entry"
+    change(f"TRUNCATE {tables} RESTART IDENTITY")
 
 
 @pytest.fixture(scope="class")
