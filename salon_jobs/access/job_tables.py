@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django.apps import apps
 
@@ -30,7 +30,7 @@ FUNCTIONS: Final = tuple(f"salon_jobs_{name.removesuffix('_function')}" for name
 
 def own_tables() -> Mapping[str, Access]:
     """Return what the models declare of their tables, by name."""
-    models: Iterable[Any] = apps.get_app_config("salon_jobs").get_models()
+    models = cast("Iterable[Any]", apps.get_app_config("salon_jobs").get_models())
     return {model._meta.db_table: model.access for model in models if not model._meta.proxy}
 
 

@@ -27,5 +27,5 @@ class Migration(JobTablesMigration):
             options={"db_table": "salon_jobs_ended_process"},
         ),
         InstallDeclared(tables=("salon_jobs_ended_process",), functions=()),
-        ReinstallFunctions(functions=("salon_jobs_add_jobs", "salon_jobs_note")),
+        ReinstallFunctions(functions=("salon_jobs_add_jobs", "salon_jobs_note", "salon_jobs_move")),
     ]

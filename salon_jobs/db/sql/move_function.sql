@@ -14,12 +14,9 @@ AS $body$
 DECLARE
     of_flows boolean;
     of_follow_ups boolean;
+    of_keys boolean;
 BEGIN
-    PERFORM FROM __schema__.salon_jobs_change c WHERE c.id = NEW.id;
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
-    SELECT bool_or(c.kind = 'flow'), bool_or(c.kind = 'then') INTO of_flows, of_follow_ups
+    SELECT bool_or(c.kind = 'flow'), bool_or(c.kind = 'then'), bool_or(c.kind = 'key') INTO of_flows, of_follow_ups, of_keys
       FROM __schema__.salon_jobs_change c WHERE c.transaction_id = NEW.transaction_id;
     IF of_flows THEN
         PERFORM __schema__.salon_jobs_move_flow();
@@ -27,11 +24,15 @@ BEGIN
     IF of_follow_ups THEN
         PERFORM __schema__.salon_jobs_move_follow_ups();
     END IF;
-    PERFORM FROM __schema__.salon_jobs_change c WHERE c.transaction_id = NEW.transaction_id AND c.kind = 'key' LIMIT 1;
-    IF FOUND THEN
+    -- What those have changed can be ordered, too.
+    IF of_keys OR ((of_flows OR of_follow_ups) AND EXISTS (
+           SELECT FROM __schema__.salon_jobs_change c
+            WHERE c.transaction_id = NEW.transaction_id AND c.kind = 'key')) THEN
         PERFORM __schema__.salon_jobs_move_ordered();
     END IF;
-    DELETE FROM __schema__.salon_jobs_change c WHERE c.transaction_id = NEW.transaction_id;
+    IF of_keys IS NOT NULL THEN
+        DELETE FROM __schema__.salon_jobs_change c WHERE c.transaction_id = NEW.transaction_id;
+    END IF;
     RETURN NULL;
 END
 $body$;
