@@ -50,12 +50,12 @@ class KeptResult(NamedTuple):
 
 
 class ClaimedJob(NamedTuple):
-    """One claimed row, in the column order of ``db/sql/claim_due.sql``; instants are seconds since 1970.
+    """One claimed row, in the column order of ``lease_due`` in ``db/sql/parts.sql``; instants are seconds since 1970.
 
     A tuple that makes datetimes on demand, since hundreds are read at a time. ``due_at`` is when the job became due on
-    this process's monotonic clock, computed from the wait that the database's clock measured. ``trace`` is JSON: the
-    headers with which the job continues the trace of its enqueuer. A job that is ``alone`` runs by itself, because a
-    chunk with it failed.
+    this process's monotonic clock, computed from the wait that the database's clock measured; infinite if unknown,
+    which counts as no wait. ``trace`` is JSON: the headers with which the job continues the trace of its enqueuer. A
+    job that is ``alone`` runs by itself, because a chunk with it failed.
     """
 
     id: int

@@ -30,4 +30,4 @@ groups AS MATERIALIZED (
             LIMIT s.quota) AS picked
      LIMIT %(room)s
 )
--- include: claim
+-- include: lease_due

@@ -8,8 +8,9 @@
 -- crash that loses the claim has lost the run as well, and the job is queued as before.
 -- Instants are returned as seconds: parsing a timestamp takes the client longer than the rest of the row.
 -- All jobs of one claim share its %(token)s, a random number that no other claim has.
--- A payload of more than 16,000 bytes is returned as '' and read when its job begins (runs.sql): what a claim returns
--- has a bound. Its size as stored says so for most; only those between are written as text twice.
+-- A payload of more than 16,000 bytes of text is returned as '' and read when its job begins (leased_job in runs.sql), so
+-- that what a claim returns has a bound. For most payloads the stored size decides; only those in between are written as
+-- text twice.
 -- %(left_out)s are jobs that make claims fail (rehearse_function.sql); while there are none, the planner drops the
 -- condition.
 -- Role: worker.
@@ -35,4 +36,4 @@ due AS MATERIALIZED (
               FOR UPDATE OF j SKIP LOCKED) AS one
      LIMIT %(room)s
 )
--- include: claim
+-- include: lease_due

@@ -53,15 +53,16 @@ front AS MATERIALIZED (
 ),
 
 -- name: me
--- The process that claims, if it lives.
+-- The process that claims, if it lives. Whoever reads it also commits without waiting for the disk (claim_due.sql).
 me AS MATERIALIZED (
     SELECT id FROM salon_jobs_process
      WHERE id = %(process_id)s AND set_config('synchronous_commit', 'off', true) = 'off'
        FOR KEY SHARE
 ),
 
--- name: claim
--- Claim the jobs that are due, as ClaimedJob in salon_jobs/core/records.py. What claims by groups has no %(now)s.
+-- name: lease_due
+-- Lease the jobs that a claim has picked (due) to the process, and return them as ClaimedJob in
+-- salon_jobs/core/records.py. In claims by group %(now)s is NULL.
 UPDATE salon_jobs_job j
    SET state = 'running', lease = %(token)s, leased_by = %(process_id)s, started_at = clock_timestamp()
  WHERE j.id = ANY (ARRAY(SELECT id FROM due))

@@ -55,7 +55,7 @@ SELECT r.job_id, j.task, j.store_id, j.attempts + 1, r.error
 SELECT current_setting('lock_timeout'), set_config('lock_timeout', %(patience)s, true)
 
 -- name: leased_job
--- Read one job leased by a process, in the columns of claim_due.sql: its claim left out a large payload, or a supervisor
+-- Read one job leased by a process, in the columns of ClaimedJob: its claim left out a large payload, or a supervisor
 -- ends the runs of a dead child.
 -- Locks: none. Role: worker.
 SELECT id, task, store_id, payload::text, queue, priority, date_part('epoch', run_at), attempts, max_attempts, lease,
@@ -65,8 +65,8 @@ SELECT id, task, store_id, payload::text, queue, priority, date_part('epoch', ru
  WHERE id = %(id)s AND lease = %(lease)s AND leased_by = %(process_id)s AND state = 'running'
 
 -- name: other_leases
--- Find jobs leased to this process other than those it has: the reply to their claim never arrived. Told apart by their
--- fences (see finish_many).
+-- Find jobs leased to this process other than those it knows by their fences (see finish_many): the reply to their claim
+-- never arrived, say. Without fences: all of them.
 -- Locks: none. Role: worker.
 SELECT id, lease FROM salon_jobs_job
  WHERE leased_by = %(process_id)s AND state = 'running' AND NOT ((id # lease) = ANY (%(fences)s::bigint[]))
