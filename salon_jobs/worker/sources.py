@@ -1,4 +1,4 @@
-"""Sources of jobs to claim: what a worker claims for its places, and what each waits for before the next claim."""
+"""Sources of jobs to claim: one for a process's threads, one for its event loop; and when each claims again."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Want(Enum):
     """State of a source since its last claim; each claim decides anew.
 
     ========  =================================================  =================================================
-    State     After a claim that …                               Claims again
+    State     The last claim                                     Claims again
     ========  =================================================  =================================================
     WAKE_UP   took all that was due                              on a wake-up, or at the next poll
     INSTANT   set a time: a scan is due, or a full limit may     then, or on a wake-up; if a limit was full, when a
               have room again                                    job ends
-    ROOM      was not made, or filled all places                 once a job has ended
-    MORE      found a backlog                                    at once, or once places have been gathered
+    ROOM      was not followed by another, for want of a place   once a job has ended
+    MORE      left a backlog, or may have: it filled all places  at once, or once places have been gathered
     ========  =================================================  =================================================
     """
 
@@ -87,7 +87,7 @@ class ClaimSources:
         self._functions, self._coroutines = functions, coroutines
         self._most = most
         self._has_coroutines = False
-        # #: the last claims of all sources, merged
+        #: the last claims of all sources, merged
         self.last = _NOTHING
         #: when the last claims began, and when one was last answered (monotonic seconds)
         self.asked = self.answered = float("-inf")
@@ -147,7 +147,7 @@ class ClaimSources:
         asked, was_hungry = time.monotonic(), self.are_hungry
         for source in self.all:
             room = min(source.room(), self.left)
-            # A source that has all it wants waits for wake-ups, although the other one is polled.
+            # While one source waits for room, rounds are frequent: the other claims once in ROOM_S, or on a wake-up.
             is_early = was_hungry and asked - source.asked < (source.gather_s if source.is_hungry else ROOM_S)
             if room and (scans_again or not is_early or self._notified > source.asked):
                 self._fill(source, room, stopping, on_jobs, scans_again=scans_again)

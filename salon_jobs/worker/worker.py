@@ -36,13 +36,16 @@ from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
 from salon_jobs.worker.sources import ROOM_S, ClaimSource, ClaimSources
 
+# How often to look for jobs leased to this process that it does not have.
 _SWEEP_S: Final = 30.0
+# How long a stop that is forced waits for the runs it has interrupted.
 _FORCED_S: Final = 1.0
 # How many of the running jobs a stopping worker names.
 _NAMED: Final = 5
 # The part of the grace reserved for giving jobs back, ending the other threads and signing off; at most half of the
 # time after the interrupt.
 _LEAVE_S: Final = 1.5
+# How long places of coroutines, which become free one by one, are gathered for one claim.
 _GATHER_S: Final = 0.03
 # How often a worker with a late heartbeat checks whether it has come.
 _HEARTBEAT_LATE_S: Final = 0.05
@@ -86,21 +89,22 @@ class WorkerOptions:
 
 
 class State(Enum):
-    """State of a worker.
+    """State of one process of a worker.
 
-    ============  ====================================================================  ==============================
-    State         Meaning                                                               Goes on to
-    ============  ====================================================================  ==============================
-    DOUBTING      claims nothing: it may have been declared dead, since it starts or    CLAIMING, and all below
-                  met an outage, and its heartbeat has not come since
-    CLAIMING      claims, as it has room                                                DOUBTING, and all below
-    HANDING_OVER  has claimed all that it may; another process takes its place once     DOUBTING, and all below
-                  they have ended
-    DRAINING      is not ready and stops, since too many runs timed out                 STOPPING
-    STOPPING      was asked to stop: gives back what has not begun, and interrupts      FORCED
-                  what runs on
-    FORCED        was asked twice: waits for no run any more
-    ============  ====================================================================  ==============================
+    ============  =================================================================  =================================
+    State         Meaning                                                            Goes on to
+    ============  =================================================================  =================================
+    DOUBTING      claims nothing: it may have been declared dead, since it has just  CLAIMING, DRAINING, STOPPING
+                  started or met an outage, and has sent no heartbeat since
+    CLAIMING      claims, as it has room                                             DOUBTING, HANDING_OVER, DRAINING,
+                                                                                     STOPPING
+    HANDING_OVER  has claimed its ``max_jobs``; another process takes its place      DOUBTING, DRAINING, STOPPING
+                  once they have ended
+    DRAINING      too many runs timed out: is not ready, and stops as below          STOPPING
+    STOPPING      was asked to stop: gives back jobs that have not begun, and        FORCED
+                  interrupts runs that go on near the end of the grace
+    FORCED        was asked twice: interrupts at once, and waits one more second
+    ============  =================================================================  =================================
     """
 
     DOUBTING = "doubting"
@@ -123,9 +127,10 @@ _NEXT: Final = {
 
 
 class Worker(Loop):
-    """Loop that claims and runs a registered process's jobs until stopped (or, with ``burst``, until nothing is due).
+    """One process of a worker: claims and runs jobs until stopped (or, with ``burst``, until nothing is due).
 
-    ``run`` returns whether every job ended or was given back in time. A second ``stop`` forces the end.
+    This loop claims; the threads of its ``Crew`` run the jobs and write their ends. ``run`` returns whether every job
+    ended or was given back in time. A second ``stop`` forces the end.
     """
 
     def __init__(
@@ -182,9 +187,9 @@ class Worker(Loop):
         return self._crew.finisher
 
     def notify(self, payload: str = "") -> bool:
-        """Claim now, unless another process of this worker is idle and will; return whether this one will. Thread-safe.
+        """Claim now; or return True if another process of this worker is idle, and leave it to that one. Thread-safe.
 
-        ``payload`` may announce that more jobs follow soon, or cancellations.
+        ``payload`` may announce that more jobs follow soon, ask for cancellations, or name jobs whose end is awaited.
         """
         if payload.startswith(AWAITED):
             awaited.remember(payload)
@@ -214,7 +219,11 @@ class Worker(Loop):
             self._listener.stop()
 
     def poll(self) -> float:
-        """Claim once, feed the runners, and give back jobs that this process should not keep."""
+        """Claim as there is room, and do what else is due on this thread; return the seconds until the next round.
+
+        That is: give back jobs that waited too long or whose claim was lost, read requests for cancellation, and write
+        counts and progress.
+        """
         self._sources.wait_for_limit(self.stopping)
         if overdue := self._jobs.overdue():  # another process may be idle
             self._give_back(overdue, "waited behind a long job", level=logging.INFO)
@@ -292,7 +301,7 @@ class Worker(Loop):
         }
 
     def require_ready(self) -> None:
-        """Raise NotReady when draining, or when claims are stale or threads have ended."""
+        """Raise NotReady when draining, when claims or the ends of runs are late, or when threads have ended."""
         if self._state is State.DRAINING:
             raise NotReady("too many runs timed out: this process ends and is replaced")
         if any(source.room() > 0 for source in self._sources.all) and self._sources.left:  # else it would not claim
@@ -376,7 +385,10 @@ class Worker(Loop):
             super().stop()
 
     def _give_back_unknown(self) -> None:
-        """Give back rows leased to this process whose claim was never answered."""
+        """Give back jobs leased to this process that it does not hold.
+
+        Their claim was never answered, or their end could not be written.
+        """
         if not self._chunks.lock.acquire(timeout=PATIENCE_S):
             return  # the next sweep finds them
         try:
