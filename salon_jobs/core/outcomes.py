@@ -63,7 +63,10 @@ class Discard(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The handler returned. ``finished`` is True when the row was finished inside the handler's transaction."""
+    """The handler returned. ``finished`` is True when the row was finished inside the handler's transaction.
+
+    ``callback_error`` is what an ``on_commit`` callback raised after that.
+    """
 
     finished: bool
     callback_error: BaseException | None = None
@@ -93,7 +96,9 @@ class NotStarted:
 
 @dataclass(frozen=True, slots=True)
 class Errored:
-    """The handler raised. ``retryable`` False fails the job at once: it can never fit, or its task does not retry it.
+    """The handler raised, or could not be called with this payload.
+
+    ``retryable`` False fails the job at once: the payload can never fit, or its task does not retry this error.
 
     ``delay`` None stands for the task's backoff.
     """
@@ -115,7 +120,10 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The job is left for a release that knows its task and arguments: it is requeued, the attempt is not counted."""
+    """The payload is of another version of the host's code: the job is requeued for a worker that runs that version.
+
+    The attempt is not counted.
+    """
 
     error: PayloadUnknown
 

@@ -38,7 +38,7 @@ def replace_closed_streams() -> None:
             setattr(sys, name, os.fdopen(null, "w" if descriptor else "r", errors="backslashreplace"))
 
 
-# #: The signal of a closed terminal, sent perhaps twice, by the system and by its shell; None where there is none.
+# The signal of a closed terminal, sent perhaps twice, by the system and by its shell; None where there is none.
 HANGUP: int | None = getattr(signal, "SIGHUP", None)
 
 

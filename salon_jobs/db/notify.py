@@ -51,7 +51,7 @@ class WakeUps:
 
     def __init__(self, channel: str, *, together: bool = False) -> None:
         self.channel = channel
-        #: #: called after each commit that needs a wake-up, with its alias
+        #: called after each commit that needs a wake-up, with its alias
         self.on_commit: Callable[[str], object] | None = None
         self._together = together
         self._by_alias: dict[str, WakeUp] = {}

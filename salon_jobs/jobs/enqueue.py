@@ -36,7 +36,7 @@ R = TypeVar("R")
 # Payload of the notification that asks for running jobs to be cancelled; each process looks up its own jobs among them.
 CANCEL: Final = "cancel"
 wake_ups: Final = WakeUps(CHANNEL)
-# #: Runs jobs before an enqueue returns, in tests that need it; the last one is called.
+# What runs jobs before an enqueue returns, in tests that need it; the last one is called.
 at_once: Final[list[Callable[[], object]]] = []
 
 

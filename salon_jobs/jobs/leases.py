@@ -48,9 +48,10 @@ _HELD_TRIES = 3
 
 
 class Ended(NamedTuple):
-    """Job with a run that ended without success, for ``end.sql``: queued again unless ``state`` says otherwise.
+    """Job whose run ended without success, as ``end.sql`` returns it: queued again unless ``state`` says otherwise.
 
-    ``attempts`` are those before the run; ``charged``: it counts as a rescue; ``rescues``: how many there were.
+    ``attempts`` are those before the run; ``charged``: the rescue counts against the job; ``rescues``: how many do by
+    now.
     """
 
     id: int
@@ -68,9 +69,9 @@ class Leases:
     """Leases of one process on jobs of one database: the statements that claim the jobs, and end them."""
 
     def __init__(self, process_id: int, *, using: str, is_direct: Callable[[], bool] = lambda: False) -> None:
-        """Prepare to work for a process; ``is_direct``: certainly no pooler shares its sessions.
+        """Work for a process; ``is_direct`` tells whether certainly no pooler shares its sessions.
 
-        Then claims in due order, and the ends of single jobs, are prepared.
+        While it does, claims in due order and the ends of single jobs are prepared statements.
         """
         self.process_id, self.using, self.is_direct = process_id, using, is_direct
         self.timeline = Timeline(using=using)
@@ -163,7 +164,10 @@ class Leases:
             return finished[0]
 
     def finish_call(self, runs: Sequence[EndedRun], *, all_or_error: bool = True, results: str = "NULL") -> str:
-        """Return a statement that finishes the jobs of one handler, and raises LEASE_LOST if a lease is lost."""
+        """Return a statement that finishes the jobs of one handler and returns how many.
+
+        With ``all_or_error``, it raises LEASE_LOST if a lease is lost.
+        """
         jobs = sorted(run.job for run in runs)  # their first field is the id
         ids, leases = (",".join([str(getattr(job, name)) for job in jobs]) for name in ("id", "lease"))
         how = f"{conf.keep_succeeded}, {runs[0].ran_s:f}, {all_or_error}, {results}"
@@ -373,7 +377,7 @@ class Leases:
         }
 
     def other_leases(self, known: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return (id, lease) of other jobs leased to this process: the reply to their claim never arrived."""
+        """Return (id, lease) of all jobs leased to this process but the ``known`` ones."""
         parameters = {"process_id": self.process_id, "fences": [job_id ^ lease for job_id, lease in known]}
         return [(row[0], row[1]) for row in run_raw("other_leases", parameters, using=self.using)]
 

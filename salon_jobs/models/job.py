@@ -98,21 +98,21 @@ class Job(Row):
     priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(_("priority"), db_default=0)
     state: models.CharField[str, str] = models.CharField(max_length=16, db_default=JobState.QUEUED.value)
     run_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
-    # Runs that started and ended without success.
+    # Runs that failed or ended as cancelled, and a success that is kept; not those snoozed, released or rescued.
     attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
     max_attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=25)
     # Random token of its last claim, which fences every finish; 0 after a rescue.
     lease: models.BigIntegerField[int, int] = models.BigIntegerField(db_default=0)
     # The process that holds the job.
     leased_by: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    # Times a worker died while running this job; a retry by a person gives all of them back.
+    # Times a process died running this job, or may have; a retry by a person gives all of them back.
     rescues: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
     job_key: models.CharField[str | None, str | None] = models.CharField(_("job key"), max_length=512, null=True)  # noqa: DJ001 - NULL means "no key" to the unique index
     payload = ReadableJSONField(db_default=models.Value({}, models.JSONField()))
     # Why it was cancelled or failed.
     reason: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
-    # When it was claimed; after its run began, when it began.
+    # When it was claimed; once its run has ended, when that began.
     started_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     # When the job was claimed for the run that began at started_at.
     claimed_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)

@@ -1,7 +1,8 @@
 """Execution of ``async def`` handlers: one event loop per process; an executor of the run makes the synchronous calls.
 
-What a handler passes to ``sync_to_async``, and the ORM's async methods, run on that executor: in a worker on the
-threads of ``lane``; in a test on the thread that waits for the run, with its connection and its transaction.
+What a handler passes to ``sync_to_async``, and the ORM's async methods, run on that executor: in a worker on one of the
+``database_threads``; in a test, or by ``EAGER``, on the thread that waits for the run, with its connection and its
+transaction.
 """
 
 from __future__ import annotations

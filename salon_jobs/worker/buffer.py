@@ -63,7 +63,7 @@ class JobBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many ends are unwritten that no more jobs should begin. Approximate."""
+        """Whether no more jobs should begin: too many ends are unwritten, or the buffer is closed. Approximate."""
         return self._closed or len(self._leases) >= _MOST_UNENDED
 
     @property
@@ -100,7 +100,7 @@ class JobBuffer:
             return True
 
     def lease(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Record claimed jobs that run at once, in the chunk of another job."""
+        """Record claimed jobs that run without waiting here: coroutines, and jobs in the chunk of another job."""
         with self._lock:
             self._leases.update(map(_ID_AND_LEASE, jobs))
 
@@ -179,7 +179,7 @@ class JobBuffer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits or runs. Approximate: read without the lock."""
+        """Whether no job waits here or runs on a thread. Approximate: read without the lock."""
         return not self._waiting and self._since.count(None) == self._concurrency
 
     def has_waiting(self) -> bool:

@@ -26,8 +26,9 @@ PATIENCE_S = 1.0
 class ChunkClaimer:
     """Claimer of more jobs for a chunk that begins, on the thread that runs it. Thread-safe.
 
-    It holds its ``lock`` until the buffer knows the jobs it has claimed. It claims no jobs under a limit: only the
-    worker's own claims count against limits, under a lock in the database.
+    It holds its ``lock`` until the buffer knows the jobs it has claimed, or the sweep would give them back. It claims
+    no jobs under a limit: only the thread that claims for the process counts running jobs, under a lock in the
+    database.
     """
 
     def __init__(self, leases: Leases, jobs: JobBuffer, limits: Callable[[], Limits]) -> None:

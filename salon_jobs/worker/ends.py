@@ -41,7 +41,7 @@ from salon_jobs.process.log_lines import log_batch
 from salon_jobs.signals import job_finished
 
 LONGEST_LOGGED: Final = 500
-# How long to leave a job with a payload of another release, at least and at most.
+# How long to leave a job with a payload of another version of the host's code, at least and at most.
 _LEFT_S: Final = (1.0, 60.0)
 
 
@@ -245,7 +245,7 @@ def refused(running: JobRun, error: Exception) -> Errored:
 
 
 def end_begun(job_id: int, lease: int, leases: Leases) -> None:
-    """Fail a job with ``max_attempts=1`` that began in a process that cannot write its end. Raises database errors."""
+    """Fail a job that runs at most once and whose only run has begun, but is lost here. Raises database errors."""
     if (job := leases.leased_job(job_id, lease)) is not None:
         running = JobRun(job, registry.get_declaration(job.task), leases, leases.connection)
         settle(running, not_repeated("the end of the run could not be written"))
@@ -258,9 +258,9 @@ def delay_of_release(running: JobRun) -> timedelta | None:
 
 
 def _delay_of_left(job: ClaimedJob) -> timedelta:
-    """Return how long to leave a job that only another release knows: its age again, within bounds.
+    """Return how long to leave a job whose payload only another version of the code knows: its age again, in bounds.
 
-    A new job soon meets a worker of that release; a backlog of old jobs costs little where there is none.
+    A new job soon meets a worker with that version; a backlog of old jobs costs little where there is none.
     """
     least_s, most_s = _LEFT_S
     return timedelta(seconds=min(most_s, max(least_s, time.time() - job.created_at_s)))

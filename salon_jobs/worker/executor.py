@@ -174,9 +174,10 @@ def why_expired(task: TaskDeclaration, job: ClaimedJob, waited_s: float) -> str 
 
 
 def outcome_of(run: JobRun, error: BaseException) -> Outcome:
-    """Return how a run ends that raised this error, from its handler or at its end; an interrupt takes precedence.
+    """Return how a run ends that raised this error, from its handler or at its end.
 
-    Queries the database if ``asks_server``.
+    An interrupt counts for more than the error, unless the lease is lost or the handler raised Snooze or Discard; after
+    a timeout, Retry still says when to try again. Queries the database if ``asks_server``.
     """
     break_cycles(error)
     met_read_only = asks_server(run, error) and _leads_to_read_only_server(run)
@@ -202,6 +203,7 @@ def asks_server(run: JobRun, error: BaseException) -> bool:
 
 
 def _ended_by(run: JobRun, error: BaseException, *, met_read_only: bool) -> Outcome:
+    """Return the outcome by the run's interrupt, or else by the task's rules for this error."""
     rules = run.declaration.errors
     if run.interrupted_by is None:
         return _released(run, "the server accepted no writes") if met_read_only else rules.outcome(error)
@@ -244,7 +246,7 @@ def _call_handler(arguments: dict[str, Any], run: JobRun) -> Any:
         exit_if_forked(error)
         raise
     exit_if_forked()
-    if task.is_async:
+    if task.is_async:  # in a test, or by EAGER; those of a worker run in lane.py
         return run_coroutine(result)
     if result is not None and inspect.isawaitable(result):
         if inspect.iscoroutine(result):

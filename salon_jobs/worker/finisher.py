@@ -1,4 +1,4 @@
-"""Record how runs ended: successes in batches, by one statement and one log write; everything else one at a time."""
+"""Finisher: writes how runs ended, successes in batches by one statement and one log write, the rest one at a time."""
 
 from __future__ import annotations
 
@@ -145,6 +145,7 @@ class Finisher(Loop):
         self._leases = leases
         self._jobs = jobs
         self._abandon = abandon
+        # Whether a success has still to be written, and not only to be logged.
         self._urgent = threading.Event()
         # Whether a caller waits for one of these ends.
         self._is_awaited = threading.Event()
@@ -241,7 +242,7 @@ class Finisher(Loop):
             self._write_all(is_tidy=True)
         if time.monotonic() >= self._try_held_up_at:
             self._settle_held_up()
-        # Locked rows are tried again in the next round, which waits for others, or a while.
+        # If rows were locked, their runs wait in ``_ended`` again, for the next batch.
         return 0.0 if self._ended else max(0.0, self._try_held_up_at - time.monotonic())
 
     def finish(self) -> bool:

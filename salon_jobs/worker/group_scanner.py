@@ -168,7 +168,7 @@ class ScanSchedule:
         self._scan_at = float("-inf")
         self._last_took_s = 0.0
         self._background: Future[Scan] | None = None
-        # #: number of the current round of all stores
+        #: number of the current round of all stores
         self.round = 0
         #: instant (microseconds since 1970) and id of the job last claimed, by claim group
         self.low_water: dict[tuple[StoreId, int], tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""The run of each thread of a worker, and the idle processes, in memory that the processes share."""
+"""The runs of a worker's processes, and which of these are idle, in memory that they share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shared_file(size: int) -> IO[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class InFlightRun:
-    """A thread's current run. Instants are ``time.monotonic()`` seconds, which all processes of a machine share."""
+    """A current run. Instants are ``time.monotonic()`` seconds, which all processes of a machine share."""
 
     slot: int
     job_id: int
@@ -45,10 +45,10 @@ class InFlightRun:
 
 
 class InFlightTable:
-    """One slot per runner thread in shared memory: job, lease, start, and when to kill the process for it.
+    """One slot per runner thread and place of a coroutine: job, lease, start, and when to kill the process for it.
 
-    The thread fills it before the handler starts and clears it after the handler has ended: two writes of a few bytes,
-    no lock, no system call. The supervisor reads it: a job in no slot of a dead process had not started.
+    The run fills it before the handler starts and clears it after the handler has ended: two writes of a few bytes to
+    shared memory, no lock, no system call. The supervisor reads it: a job in no slot of a dead process had not started.
     """
 
     def __init__(self, slots: int, *, fileno: int = -1) -> None:
@@ -61,7 +61,7 @@ class InFlightTable:
         return slots * _SLOT
 
     def show(self, slot: int, job_id: int, lease: int, *, kill_at: float = NEVER) -> None:
-        """Record that the thread of this slot starts a job. Writes the id last, which makes the slot valid."""
+        """Record that the run of this slot begins. Writes the id last, which makes the slot valid."""
         at = slot * _SLOT
         _REST.pack_into(self._memory, at + 8, lease, time.monotonic(), kill_at)
         _ID.pack_into(self._memory, at, job_id)
@@ -94,7 +94,7 @@ class IdleTable:
         """Map ``fileno`` (at least ``size(processes)`` bytes), or memory of its own, for the process ``number``."""
         self._number = number
         self.processes = processes
-        # #: whether this process received wake-ups when it last waited for one
+        #: whether this process received wake-ups when it last waited for one
         self.is_listening = False
         self._memory = mmap.mmap(fileno, self.size(processes))
 

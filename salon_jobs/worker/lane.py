@@ -1,4 +1,4 @@
-"""Runner of ``async def`` handlers: many runs at once that hold neither a thread nor a connection while they wait."""
+"""The lane of coroutines: many runs at once that hold neither a thread nor a connection while they wait."""
 
 from __future__ import annotations
 
@@ -76,6 +76,8 @@ class AwaitingRun(JobRun):
 
 
 class _StoreOfCalls:
+    """Context of a store's coroutine. It has no connection of its own; each call attaches it to that of its thread."""
+
     def __init__(self, running: AwaitingRun) -> None:
         assert running.store_id is not None  # noqa: S101 - it is a store task
         self._calls = running.calls

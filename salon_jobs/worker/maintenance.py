@@ -35,7 +35,7 @@ from salon_jobs.worker.chunks import can_join_chunk
 from salon_jobs.worker.ends import identify, settle
 from salon_jobs.worker.in_flight import InFlightRun
 
-# Log event for each state of a dead process's job.
+# The event as which the rescue of a job is counted, by the job's state after it.
 _EVENTS = {
     JobState.QUEUED: events.JOB_RESCUED,
     JobState.FAILED: events.JOB_FAILED,
@@ -48,7 +48,7 @@ _ROUND_S: Final = 2.0
 
 
 class RescueCounts(NamedTuple):
-    """Number of dead processes, and of their jobs by what the rescue did with them."""
+    """Number of dead processes, and of their jobs that failed, or did not; a few of ``queued`` were cancelled."""
 
     processes: int = 0
     queued: int = 0
@@ -167,7 +167,7 @@ def rescue_process(
 def _declare_dead(process_id: int, silence: timedelta | None, using: str, died: bool) -> tuple[bool, str | None]:
     """Delete a process's row and end its backends, in one transaction.
 
-    Return whether it is dead, and its row; None if its row was already gone.
+    Return whether it is dead, and its name in the log; None if its row was already gone.
     """
     backends = {"application_name": application_name(process_id)}
     deletion = {"process_id": process_id, "silent_after": silence, "died": died}

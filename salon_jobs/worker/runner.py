@@ -154,8 +154,8 @@ class Runner:
                 running: JobRun | None = None
                 try:
                     running = self._prepare(jobs, idle_since)
-                    # A copy, so that all changes that a handler, or an exception inside our own code, makes to it end
-                    # with the run.
+                    # In a copy of the context: whatever a handler, or an exception inside our own code, leaves in it
+                    # ends with the run.
                     copy_context().run(self._run_observed if is_observed() else self._run_job, running)
                 except BaseException:  # else the process would lack this thread
                     logger.exception("the end of job %s could not be written; it is given back", job.id)
