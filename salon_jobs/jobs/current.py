@@ -171,8 +171,8 @@ class CurrentJob:
         another run, and TransactionBroken if the transaction can only roll back: do not catch them. After a timeout,
         raises the timeout again: a handler that swallowed it must not look like success.
         """
-        self.run.returned(result)
-        self.run.end()
+        self.run.keep_returned(result)
+        self.run.finish()
         if result is not None or self.run.extension(FinishedWith) is not None:
             self.run.attach(FinishedWith(result))
 

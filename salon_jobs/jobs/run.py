@@ -72,6 +72,8 @@ def _monotonic() -> float:
 class JobRun(Extensible):
     """Run of a job, as the worker drives it. The state of a feature in it is an extension.
 
+    Code that handles chunks too calls the run that represents one ``running``, and each of its ``runs`` ``run``.
+
     Without slots: a default that a run never overrides stays an attribute of the class, and costs nothing.
     """
 
@@ -195,14 +197,14 @@ class JobRun(Extensible):
             self.trace = replace(self.trace, error=None)  # the tracer holds the other record
 
     @property
-    def keeps_result(self) -> timedelta | None:
+    def result_kept_for(self) -> timedelta | None:
         """How long the job's result is kept; None or zero if it is not."""
         own = self.job.keep_result
         return self.declaration.options.keep_result if own is None else own
 
-    def returned(self, value: object) -> None:
+    def keep_returned(self, value: object) -> None:
         """Keep the handler's return value, if this job's result is kept. Raises ResultInvalid."""
-        if not (keep := self.keeps_result):
+        if not (keep := self.result_kept_for):
             return
         try:
             encoded = encode(value)
@@ -215,15 +217,18 @@ class JobRun(Extensible):
                 "numbers, texts, lists, dicts, dates or dataclasses, or declare the task without keep_result"
             ) from error
 
-    def end(self) -> None:
-        """Finish the job in the current transaction, as ``finish`` does, with the result kept so far."""
-        self.check_end()
+    def finish(self) -> None:
+        """Finish the job in the current transaction, with the result kept so far.
+
+        A second call in the same transaction does nothing. Raises the errors of ``check_finish``, and LeaseLost.
+        """
+        self.check_finish()
         self.is_unclear = True
         if not self.leases.finish([self]) and not (self.finished and self.leases.committed(self.job)):
             raise LeaseLost(f"job {self.id} is no longer leased to this run")
         self.finished = True
 
-    def check_end(self) -> None:
+    def check_finish(self) -> None:
         """Raise the error that keeps this run from succeeding: its interrupt, or TransactionBroken."""
         self.refuse_to_go_on()
         refuse_broken_transaction(self.connection)

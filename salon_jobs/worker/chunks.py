@@ -76,13 +76,13 @@ class ChunkRun(JobRun):
         payload = cast("ChunkPayload", self.declaration.payload)
         return payload.join([JobRun.arguments(run) for run in self.runs])
 
-    def returned(self, value: object) -> None:
+    def keep_returned(self, value: object) -> None:
         """Keep the results of those jobs whose task keeps results.
 
         Raises ResultInvalid unless there is one result per job.
         """
         runs = self.runs
-        if not any(run.keeps_result for run in runs):
+        if not any(run.result_kept_for for run in runs):
             return
         results: list[Any] = [None] * len(runs) if value is None else cast("list[Any]", value)
         if not isinstance(results, list) or len(results) != len(runs):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -90,4 +90,4 @@ class ChunkRun(JobRun):
                 f"task {self.task!r} keeps results: for {len(runs)} jobs it must return None, or a list of {len(runs)}"
             )
         for run, result in zip(runs, results, strict=True):
-            JobRun.returned(run, result)
+            JobRun.keep_returned(run, result)

@@ -67,9 +67,9 @@ def execute(run: JobRun) -> Outcome:
         if run.job.store_id is None:
             keep_result(run, _call_handler(arguments, run))
         elif has_transaction:
-            with store_transaction(run) as own:
+            with store_transaction(run) as opened:
                 keep_result(run, _call_handler(arguments, run))
-                own.finish()
+                opened.finish()
         else:
             with run.as_store():
                 keep_result(run, _call_handler(arguments, run))
@@ -153,7 +153,7 @@ def is_atomic(run: JobRun) -> bool:
 def keep_result(run: JobRun, value: object) -> None:
     """Keep the return value of the handler, unless it comes too late, after ``current_job().finish()``."""
     if not run.finished:
-        run.returned(value)
+        run.keep_returned(value)
 
 
 def leave(run: JobRun, entered: Entered) -> None:

@@ -19,7 +19,7 @@ from salon_jobs.jobs.leases import LEASE_LOST
 from salon_jobs.jobs.run import MOST_PER_STATEMENT, JobRun, batched_by_size
 from salon_jobs.tenancy.context import StoreJobContext, tenant_context
 
-# Only commits, in the same round trip.
+# A statement without effect, where only the COMMIT is to be sent.
 _NOTHING: Final = "SELECT"
 
 
@@ -30,8 +30,9 @@ class StoreTransaction:
     Elsewhere, as in a test's transaction, its steps come one by one, and the block around it commits.
     """
 
-    def __init__(self, run: JobRun, own: StoreJobContext | None) -> None:
-        self._run, self._own = run, own
+    def __init__(self, run: JobRun, context: StoreJobContext | None) -> None:
+        """Begin nothing; ``context`` is None where the transaction's steps come one by one."""
+        self._run, self._context = run, context
 
     def finish(self) -> None:
         """Finish the jobs of the run, keep their results, and commit unless a transaction around this one is open.
@@ -40,9 +41,9 @@ class StoreTransaction:
         """
         run = self._run
         if run.finished:  # by ``current_job().finish()``
-            run.end()
+            run.finish()
             return
-        run.check_end()
+        run.check_finish()
         run.is_unclear = True
         for runs in batched_by_size(run.runs, MOST_PER_STATEMENT):
             if run.leases.finish(runs) < len(runs):
@@ -59,7 +60,7 @@ class StoreTransaction:
 
     def commit(self, statement: str = _NOTHING) -> None:
         """Run a last statement, and commit in the same round trip unless a block around this one commits."""
-        if self._own is None or not self._own.commit_after(statement):
+        if self._context is None or not self._context.commit_after(statement):
             in_one_trip(self._run.connection, statement)
 
 
@@ -75,12 +76,12 @@ def store_transaction(run: JobRun, *, clears: bool = False) -> Generator[StoreTr
     # Whether the store's row is visible.
     exists = "true" if model is None else f"{_store_look_up(model)}'{store_id}')"
     if StoreJobContext.fits(connection):
-        with StoreJobContext(connection, store_id, exists, clears=clears, resets=run.resets_session) as own:
+        with StoreJobContext(connection, store_id, exists, clears=clears, resets=run.resets_session) as context:
             # Nothing guarantees that the statement set the store before it looked the store up, so look up again a
             # store that seems to be gone.
-            if not own.answer:
+            if not context.answer:
                 _refuse_unseen_store(run, exists)
-            yield StoreTransaction(run, own)
+            yield StoreTransaction(run, context)
         return
     with tenant_context(store_id, using=connection.alias):
         _refuse_unseen_store(run, exists)
@@ -89,8 +90,8 @@ def store_transaction(run: JobRun, *, clears: bool = False) -> Generator[StoreTr
 
 def refuse_vanished_store(run: JobRun) -> None:
     """Raise Discard if the store's row is gone; clear a store that was set directly on the session."""
-    with store_transaction(run, clears=True) as own:
-        own.commit()
+    with store_transaction(run, clears=True) as opened:
+        opened.commit()
 
 
 def _refuse_unseen_store(run: JobRun, exists: str) -> None:

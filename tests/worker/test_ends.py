@@ -68,7 +68,7 @@ def test_unanswered_commit_succeeded(work: Work, readings: Readings, settings: A
         work.leases.timeline.record()
     assert [known for _, known in readings] == ["00000000"] * kept + ["00000001"]
     running = one_run(work)
-    running.end()
+    running.finish()
     assert isinstance(settle(running, Errored(OperationalError())), Succeeded)
 
 
@@ -86,7 +86,7 @@ def test_outcome_unknown_after_promotion(
     readings.append(EARLIER)
     running = one_run(work, outcome)
     run = running.start_trace()
-    running.end()
+    running.finish()
     with connected(job_finished, receive):
         assert isinstance(settle(running, outcome), Unknown)
     assert work.events == ["job_outcome_unknown"]
