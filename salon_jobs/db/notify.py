@@ -95,7 +95,7 @@ class WakeUps:
         try:
             for result in results[3:]:
                 succeeded(raw, result)
-            if self.news() == MORE:
+            if self.record_commit() == MORE:
                 self.notify(connection.alias, MORE)
         except (PsycopgError, DatabaseError) as error:
             logger.error("a wake-up was not sent: %s", str(error).strip(), exc_info=error)
@@ -108,7 +108,7 @@ class WakeUps:
         connection.ensure_connection()
         in_one_trip(connection, f"NOTIFY {self.channel}" + (f", '{news}'" if news else ""))
 
-    def news(self) -> str | None:
+    def record_commit(self) -> str | None:
         """Record a commit made now; return the payload that announces it, or None if an earlier wake-up covers it."""
         now = time.monotonic()
         gap_s, self._committed_at = min(now - self._committed_at, _QUIET_S), now
@@ -135,7 +135,7 @@ class WakeUp:
 
     def __call__(self) -> None:
         """Send it now. The connection must be idle."""
-        if (news := self._wake_ups.news()) is not None:
+        if (news := self._wake_ups.record_commit()) is not None:
             self._wake_ups.notify(self._alias, news)
         if self._wake_ups.on_commit is not None:
             self._wake_ups.on_commit(self._alias)

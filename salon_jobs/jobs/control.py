@@ -185,7 +185,7 @@ def run_again(job: Job | int | str | WithId, arguments: Mapping[str, Any], *, us
         handle = enqueue.add(new, using=using)
         if handle.action is not EnqueueAction.INSERTED:
             raise EnqueueRefused(f"job {handle.id} is queued or running under its key")
-    return enqueue.returned(handle)
+    return enqueue.run_at_once_in_tests(handle)
 
 
 def job_with(row: Job | Schedule, arguments: Mapping[str, Any]) -> NewJob:

@@ -122,7 +122,7 @@ def add(job: NewJob, *, using: str | None = None) -> JobHandle:
     with enqueuing(job) as (traced, sent):
         if not job.is_plain:
             content = JobContent(job.store_id, job.payload, job.job_key, job.concurrency_key)
-            [handle] = _add_keys(traced, [content], using)
+            [handle] = _add_distinct(traced, [content], using)
             if job.is_due:
                 wake_ups.after_commit(using)
         else:
@@ -317,13 +317,13 @@ def _add_keyed(pattern: NewJob, contents: Sequence[JobContent], using: str) -> l
     for positions in rounds:
         for start in range(0, len(positions), _ROWS):
             batch = positions[start : start + _ROWS]
-            added = _add_keys(pattern, [contents[position] for position in batch], using)
+            added = _add_distinct(pattern, [contents[position] for position in batch], using)
             handles.update(zip(batch, added, strict=True))
     return [handles[position] for position in range(len(contents))]
 
 
-def _add_keys(pattern: NewJob, contents: Sequence[JobContent], using: str) -> list[JobHandle]:
-    """Add jobs by their keys, each once, in one statement. Raises EnqueueRefused, SchemaMissing."""
+def _add_distinct(pattern: NewJob, contents: Sequence[JobContent], using: str) -> list[JobHandle]:
+    """Add jobs with different keys, or one job, in one statement. Raises EnqueueRefused, SchemaMissing."""
     handles: dict[tuple[StoreId | None, str | None], JobHandle] = {}
     parameters = _parameters(pattern, contents)
     with enqueue_cursor(using=using) as cursor:
@@ -337,11 +337,10 @@ def _add_keys(pattern: NewJob, contents: Sequence[JobContent], using: str) -> li
     raise EnqueueRefused("the holders of these job keys kept changing; enqueue again")
 
 
-def returned(given: R) -> R:
-    """Return an enqueue's result to its caller, after the jobs have run in a test that runs them at once.
+def run_at_once_in_tests(given: R) -> R:
+    """Return what an enqueue returns to its caller; in a test that runs jobs at once, run them first.
 
-    A function that enqueues for a caller calls this last; if it must write more for the same jobs first, such as a
-    flow, it does so before.
+    A function that enqueues for a caller calls this last, when all is written for the jobs, such as their flow.
     """
     if at_once:
         at_once[-1]()

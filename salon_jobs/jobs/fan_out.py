@@ -21,7 +21,7 @@ from salon_jobs.core.text import short_repr
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
-from salon_jobs.jobs.enqueue import add_follow_up, enqueue_cursor, returned, wake_ups
+from salon_jobs.jobs.enqueue import add_follow_up, enqueue_cursor, run_at_once_in_tests, wake_ups
 from salon_jobs.jobs.options import check_duration
 from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.run import current_run
@@ -117,7 +117,7 @@ def fan_out(
             add_follow_up(then, ids or (), using=using)
         if job.is_due:
             wake_ups.after_commit(using)
-    return returned(FanOutResult(inserted, kept, record[0], paused))
+    return run_at_once_in_tests(FanOutResult(inserted, kept, record[0], paused))
 
 
 async def afan_out(

@@ -86,7 +86,7 @@ class Flow:
         self._blocks, self._added, self._alike = self._blocks - 1, [], {}
         if kind is None and added:
             self._enqueue(added, alike)
-            enqueue.returned(None)
+            enqueue.run_at_once_in_tests(None)
 
     def add(
         self,

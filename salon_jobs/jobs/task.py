@@ -98,7 +98,7 @@ class BoundTask(Generic[P]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Enqueue one job in the caller's transaction. Raises PayloadInvalid, or EnqueueRefused under another store."""
         job = self.task.new_job(self.task.payload.bind(args, kwargs), self.options)
-        return enqueue.returned(enqueue.add(job))
+        return enqueue.run_at_once_in_tests(enqueue.add(job))
 
     def enqueue_many(self, calls: Iterable[Call[P]], *, then: Call[...] | None = None) -> list[JobHandle]:
         """Enqueue many jobs in one transaction and return their handles in order.
@@ -114,7 +114,7 @@ class BoundTask(Generic[P]):
                 "one by one"
             )
         after = None if then is None else follow_up(then)
-        return enqueue.returned(enqueue.add_many(pattern, self.contents(calls), then=after))
+        return enqueue.run_at_once_in_tests(enqueue.add_many(pattern, self.contents(calls), then=after))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Enqueue like ``enqueue``, from a coroutine: on the thread whose connection the ORM uses there."""

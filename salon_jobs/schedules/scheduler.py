@@ -255,7 +255,7 @@ def run_cron_entry(name: str, *, using: str | None = None) -> JobHandle:
     except Exception as error:  # the project's own function
         cause = f"{type(error).__name__}: {message_of(error)}"
         raise CronInvalid(f"the payload function of cron entry {name!r} raised {cause}") from error
-    return enqueue.returned(enqueue.add(job, using=alias_of(using)))
+    return enqueue.run_at_once_in_tests(enqueue.add(job, using=alias_of(using)))
 
 
 def pause_cron_entries(names: Iterable[str], *, by: str = "", using: str | None = None) -> list[ActionResult[str]]:

@@ -200,7 +200,7 @@ def run_schedule(schedule: str | int | ScheduleHandle, *, by: str = "", using: s
         [(now,)] = statements.rows("schedule_clock", using=alias)
         handle = enqueue.add(replace(job, tick=now), using=alias)
         _change([id_], "ran", by=by, job_id=handle.id, using=alias)
-    return enqueue.returned(handle)
+    return enqueue.run_at_once_in_tests(handle)
 
 
 _names: Final = partial(one_or_several, "schedules are handles, IDs or keys", longest_key=_LONGEST)

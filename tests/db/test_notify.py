@@ -21,7 +21,7 @@ def announced(gaps_ms: list[float], *, together: bool = False) -> list[tuple[flo
         news: list[tuple[float, str | None]] = []
         for gap_ms in gaps_ms:
             clock.now += gap_ms / 1000
-            news.append((clock.now * 1000, channel.news()))
+            news.append((clock.now * 1000, channel.record_commit()))
     return news
 
 

@@ -272,7 +272,7 @@ Announced: TypeAlias = Callable[[], list[str]]
 def announced(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Announced]:
     """Return what tells the wake-ups since the last time; each commit sends one."""
     enqueue.wake_ups.reset()
-    monkeypatch.setattr(WakeUps, "news", lambda _: "")
+    monkeypatch.setattr(WakeUps, "record_commit", lambda _: "")
     channel = enqueue.wake_ups.channel
     with psycopg.connect(url_for("app"), autocommit=True) as other:
         other.execute(f"LISTEN {channel}".encode())
@@ -351,7 +351,7 @@ def test_closed_connection_is_an_error(announced: Announced, request: pytest.Fix
 
 def test_first_of_many_commits_announces_more(announced: Announced, monkeypatch: pytest.MonkeyPatch) -> None:
     news = iter(["", MORE])
-    monkeypatch.setattr(WakeUps, "news", lambda _: next(news))
+    monkeypatch.setattr(WakeUps, "record_commit", lambda _: next(news))
     for _ in range(2):
         tasks.system.enqueue()
     assert announced() == ["", "", MORE]

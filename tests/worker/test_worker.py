@@ -154,7 +154,7 @@ def test_backlog_wakes_other_processes(
 ) -> None:
     """They left the wake-up to this one; what follows unannounced is theirs too."""
     ours, others = idle_tables
-    monkeypatch.setattr(WakeUps, "news", lambda _: news)
+    monkeypatch.setattr(WakeUps, "record_commit", lambda _: news)
     monkeypatch.setattr(sources, "SECOND_POLL", timedelta(minutes=1))  # however slow the machine is
     channel = enqueue.wake_ups.channel
     with psycopg.connect(url_for("app"), autocommit=True) as other:
