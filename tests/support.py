@@ -190,7 +190,7 @@ class OneRunner(Runner):
     def end_all(self, jobs: Sequence[ClaimedJob]) -> None:
         """Run claimed jobs, and wait until the end of each is written."""
         self.jobs.put(list(jobs))
-        assert self.jobs.wait_idle(LIMIT_S)
+        assert self.jobs.wait_until_empty(LIMIT_S)
 
 
 @contextmanager
@@ -231,7 +231,7 @@ def running_coroutines(process_id: int, *, threads: int = 1) -> Generator[tuple[
     deadlines.start()
     try:
         yield lane, queue
-        assert queue.wait_idle(LIMIT_S)
+        assert queue.wait_until_empty(LIMIT_S)
         assert not deadlines._watched, "no run that ended is watched"
     finally:
         lane.end(LIMIT_S)

@@ -493,7 +493,7 @@ def _can_import(path: str) -> bool:
         return False
 
 
-def _find_waiting(using: str) -> bool:
+def _find_waiting_tasks(using: str) -> bool:
     """Import the tasks of this backend that waiting jobs name; return whether there were any."""
     known = [*registry.task_names(), *_no_tasks]
     parameters = {"tasks": known, "backends": list(task_backends)}
@@ -507,4 +507,4 @@ def _find_waiting(using: str) -> bool:
 
 # Dotted paths at which this process found no task, and never will: its code does not change.
 _no_tasks: Final[set[str]] = set()
-registry.add_finder(_find_waiting)
+registry.add_finder(_find_waiting_tasks)

@@ -210,7 +210,7 @@ def add_finder(find: Callable[[str], bool]) -> None:
     _finders.append(find)
 
 
-def find_waiting(*, using: str) -> bool:
+def find_waiting_tasks(*, using: str) -> bool:
     """Let the finders register tasks that queued jobs name and no module has declared; return whether any did.
 
     Raises database errors. Worker role.

@@ -82,7 +82,7 @@ def drain_jobs(
     try:
         while True:
             if not (claimed := leases.claim_due(registry.task_names(), 1, queues=queues, now=now)):
-                if registry.find_waiting(using=leases.using):
+                if registry.find_waiting_tasks(using=leases.using):
                     continue
                 break
             job = claimed[0]

@@ -83,8 +83,8 @@ class JobBuffer:
             self._emptied.wait_for(lambda: self._closed or self._room() > 0, timeout_s)
             self._claimer_waits = False
 
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no job waits, runs, or has an end to be written; return False if the time is up first."""
+    def wait_until_empty(self, timeout_s: float) -> bool:
+        """Wait until no job of the process waits, runs, or has an unwritten end; return False if time is up first."""
         with self._emptied:
             return self._emptied.wait_for(lambda: not self._leases, timeout_s)
 
@@ -99,7 +99,7 @@ class JobBuffer:
             self._wake(len(jobs))
             return True
 
-    def lease(self, jobs: Iterable[ClaimedJob]) -> None:
+    def add_running(self, jobs: Iterable[ClaimedJob]) -> None:
         """Record claimed jobs that run without waiting here: coroutines, and jobs in the chunk of another job."""
         with self._lock:
             self._leases.update(map(_ID_AND_LEASE, jobs))

@@ -29,9 +29,9 @@ class Cancellations:
     the grace.
     """
 
-    def __init__(self, leases: Leases, jobs: JobBuffer, runners: Sequence[RunsJobs]) -> None:
+    def __init__(self, leases: Leases, buffer: JobBuffer, runners: Sequence[RunsJobs]) -> None:
         self._leases = leases
-        self._jobs = jobs
+        self._buffer = buffer
         self._runners = runners
         self._poll_at = float("-inf")
 
@@ -45,13 +45,13 @@ class Cancellations:
         if now < self._poll_at:
             return
         self._poll_at = now + POLL_EVERY_S
-        requested = self._leases.cancel_requests() if self._jobs.leases() else None
+        requested = self._leases.cancel_requests() if self._buffer.leases() else None
         if not requested:
             return
         for job_id, lease in requested:
             for runner in self._runners:
                 runner.cancel(job_id, lease)
         # Giving back an unstarted job with a cancellation request cancels it.
-        jobs = self._jobs.withdraw(requested)
+        jobs = self._buffer.withdraw(requested)
         given_back = self._leases.give_back([(job.id, job.lease) for job in jobs])
         report_given_back(given_back, "cancellation withdrawn", level=logging.INFO)

@@ -31,10 +31,10 @@ class ChunkClaimer:
     database.
     """
 
-    def __init__(self, leases: Leases, jobs: JobBuffer, limits: Callable[[], Limits]) -> None:
+    def __init__(self, leases: Leases, buffer: JobBuffer, limits: Callable[[], Limits]) -> None:
         """Prepare; ``limits`` returns the limits in effect."""
         self._leases = leases
-        self._jobs = jobs
+        self._buffer = buffer
         self._limits = limits
         self.lock = threading.Lock()
         self.claimed = 0
@@ -61,8 +61,8 @@ class ChunkClaimer:
             chunk, alone = list[ClaimedJob](), list[ClaimedJob]()
             for job in jobs:
                 (chunk if can_join_chunk(task, job) else alone).append(job)
-            self._jobs.lease(chunk)
-            if alone and not self._jobs.put(alone):
+            self._buffer.add_running(chunk)
+            if alone and not self._buffer.put(alone):
                 self._leases.give_back([(job.id, job.lease) for job in alone])
         finally:
             self.lock.release()

@@ -26,7 +26,7 @@ class Crew:
 
     def __init__(
         self,
-        jobs: JobBuffer,
+        buffer: JobBuffer,
         leases: Leases,
         *,
         threads: int,
@@ -38,15 +38,15 @@ class Crew:
     ) -> None:
         """Create the threads; ``on_room`` is called when a coroutine has ended."""
         self._abandon = threading.Event()
-        self.finisher = Finisher(leases, jobs, self._abandon)
+        self.finisher = Finisher(leases, buffer, self._abandon)
         self._deadlines = watcher = DeadlineWatcher(on_timeout, using=leases.using)
         table = in_flight or InFlightTable(threads + coroutines)
         self._runners = [
-            Runner(jobs, self.finisher, leases, number, in_flight=table, watcher=watcher, chunks=chunks)
+            Runner(buffer, self.finisher, leases, number, in_flight=table, watcher=watcher, chunks=chunks)
             for number in range(threads)
         ]
         self.lane = CoroutineRunner(
-            jobs,
+            buffer,
             self.finisher,
             leases,
             places=coroutines,

@@ -123,14 +123,14 @@ class _Part:
 class Finisher(Loop):
     """Writer of the ends of a process's runs: this loop writes successes in batches; runner threads write the others.
 
-    ``jobs`` forgets every job with a written end or a lost lease. Until then a job without a transaction stays ours; a
-    crash in between repeats it, as always for such jobs.
+    The buffer forgets every job with a written end or a lost lease. Until then a job without a transaction stays ours;
+    a crash in between repeats it, as always for such jobs.
     """
 
     def __init__(
         self,
         leases: Leases,
-        jobs: JobBuffer,
+        buffer: JobBuffer,
         abandon: threading.Event,
         *,
         most_per_statement: int = MOST_PER_STATEMENT,
@@ -143,7 +143,7 @@ class Finisher(Loop):
         """
         super().__init__("finisher", using=leases.using)
         self._leases = leases
-        self._jobs = jobs
+        self._buffer = buffer
         self._abandon = abandon
         # Whether a success has still to be written, and not only to be logged.
         self._urgent = threading.Event()
@@ -225,7 +225,7 @@ class Finisher(Loop):
             else:
                 outage.over()
                 return
-        self._jobs.forget([run.job for run in running.runs])
+        self._buffer.forget([run.job for run in running.runs])
 
     def hurry(self) -> None:
         """Write at once if a caller has just begun to wait for one of the ends."""
@@ -236,7 +236,7 @@ class Finisher(Loop):
         if self._ended:
             if self._urgent.wait(_LOG_EVERY_S):
                 self._urgent.clear()
-                if self._jobs.more_than(len(self._ended)):
+                if self._buffer.more_than(len(self._ended)):
                     self._is_awaited.wait(_GATHER_S)
             self._is_awaited.clear()
             self._write_all(is_tidy=True)
@@ -292,7 +292,7 @@ class Finisher(Loop):
                         case WriteVerdict.GIVE_BACK:
                             running = part.runs.pop()
                             logger.exception("the end of job %s could not be written; it is given back", running.id)
-                            self._jobs.forget([running.job])
+                            self._buffer.forget([running.job])
                 else:
                     self.outage.over()
                     self._progressed()
@@ -301,7 +301,7 @@ class Finisher(Loop):
         except Exception:  # without this thread no job of the process would ever be recorded as ended
             jobs = [running.job for running in self._of_batch()]
             logger.exception("the ends of %s jobs could not be written; they are given back", len(jobs))
-            self._jobs.forget(jobs)
+            self._buffer.forget(jobs)
         self._parts = []
 
     def _write_once(self, part: list[JobRun]) -> None:
@@ -322,7 +322,7 @@ class Finisher(Loop):
             # Either an earlier attempt finished it and the answer was lost, or it is no longer ours: settling finds
             # out. In the last round it also waits for locked rows.
             settle(part[-1], Succeeded(finished=False))
-            self._jobs.forget([part.pop().job])
+            self._buffer.forget([part.pop().job])
             self._progressed()
 
     def _report_written(self, part: list[JobRun]) -> None:
@@ -330,7 +330,7 @@ class Finisher(Loop):
         written = [running for running in part if running.is_written]
         if written:
             part[:] = [running for running in part if not running.is_written]
-            self._jobs.forget([running.job for running in written])
+            self._buffer.forget([running.job for running in written])
             self._progressed()
             report_successes(written, self._progressed)
 
@@ -350,7 +350,7 @@ class Finisher(Loop):
             self._try_held_up_at = min(self._try_held_up_at, time.monotonic() + _HELD_EVERY_S)
             self.wake()
         else:
-            self._jobs.forget([run.job for run in running.runs])
+            self._buffer.forget([run.job for run in running.runs])
 
     def _settle_held_up(self) -> None:
         """Write some of the ends that are no longer held up."""
@@ -367,7 +367,7 @@ class Finisher(Loop):
                         self._settle(running, outcome)
                     except _REFUSALS:
                         logger.exception("the end of job %s could not be written; it is given back", running.id)
-                        self._jobs.forget([run.job for run in running.runs])
+                        self._buffer.forget([run.job for run in running.runs])
                     running.forget_error()
                 first.pop()
         finally:

@@ -100,7 +100,7 @@ class CoroutineRunner:
 
     def __init__(
         self,
-        jobs: JobBuffer,
+        buffer: JobBuffer,
         finisher: Finisher,
         leases: Leases,
         *,
@@ -113,7 +113,7 @@ class CoroutineRunner:
     ) -> None:
         """Prepare; ``on_room`` is called, on the loop, when a place is free again."""
         self._on_room = on_room
-        self._jobs, self._finisher, self._leases = jobs, finisher, leases
+        self._buffer, self._finisher, self._leases = buffer, finisher, leases
         self._in_flight, self._deadlines = in_flight, watcher
         self._threads = DatabaseThreads(threads)
         self._slots = deque(range(first_slot, first_slot + places))
@@ -126,7 +126,7 @@ class CoroutineRunner:
     @property
     def room(self) -> int:
         """How many more jobs may begin now."""
-        return 0 if self._jobs.is_full else len(self._slots)
+        return 0 if self._buffer.is_full else len(self._slots)
 
     @property
     def running_count(self) -> int:
@@ -139,7 +139,7 @@ class CoroutineRunner:
 
     def start(self, jobs: Sequence[ClaimedJob]) -> None:
         """Begin these jobs, for which there is room."""
-        self._jobs.lease(jobs)
+        self._buffer.add_running(jobs)
         loop, runs, connection = running_loop(), list[AwaitingRun](), self._leases.connection
         for job in jobs:
             task = registry.get_declaration(job.task)
@@ -253,7 +253,7 @@ class CoroutineRunner:
                     await _on_thread(running.calls, around.run, self._finisher.end, running, outcome)
         except BaseException:  # else its place would stay occupied
             logger.exception("the end of job %s could not be written; it is given back", running.id)
-            self._jobs.forget([running.job])  # a sweep gives it back
+            self._buffer.forget([running.job])  # a sweep gives it back
         running.forget_error()
         self._in_flight.clear(running.slot)
         del self._runs[running.id, running.job.lease]

@@ -281,7 +281,7 @@ class Maintenance(Loop):
         front = look_at_queue(using=self.using)
         # Search after each look, since a job may be added at any time: a search has covered every task that is still
         # unknown.
-        while front.unknown_tasks and registry.find_waiting(using=self.using):
+        while front.unknown_tasks and registry.find_waiting_tasks(using=self.using):
             front = look_at_queue(using=self.using)
         self._rest = count_rest(using=self.using)
         if front.unknown_tasks and front.unknown_tasks != self.front.unknown_tasks:

@@ -55,7 +55,7 @@ class Runner:
 
     def __init__(
         self,
-        jobs: JobBuffer,
+        buffer: JobBuffer,
         finisher: Finisher,
         leases: Leases,
         number: int,
@@ -65,7 +65,7 @@ class Runner:
         chunks: ChunkClaimer | None = None,
     ) -> None:
         """Prepare the thread; without ``chunks``, a chunk has only jobs that wait in the buffer."""
-        self._jobs = jobs
+        self._buffer = buffer
         self._finisher = finisher
         self._leases = leases
         self._number = number
@@ -149,7 +149,7 @@ class Runner:
         idle_since = float("-inf")
         self._connection = None
         try:
-            while (job := self._jobs.take(self._number)) is not None:
+            while (job := self._buffer.take(self._number)) is not None:
                 jobs = [job]
                 running: JobRun | None = None
                 try:
@@ -164,8 +164,8 @@ class Runner:
                     if running is not None:
                         self._deadlines.forget(running)
                     self._connection = None
-                    self._jobs.ran(self._number, jobs=len(jobs))
-                    self._jobs.forget(jobs)  # a sweep gives them back
+                    self._buffer.ran(self._number, jobs=len(jobs))
+                    self._buffer.forget(jobs)  # a sweep gives them back
                 self._in_flight.clear(self._number)
                 if running is not None and running.interrupted_by is not None:
                     break
@@ -190,7 +190,7 @@ class Runner:
             tidy_connections(after_idling=True)
             self._connection = None
         if (task := registry.get_declaration(job.task)).chunk is not None:
-            gather(task, jobs, self._jobs, self._chunks, using=self._leases.using)
+            gather(task, jobs, self._buffer, self._chunks, using=self._leases.using)
         if (connection := self._connection) is None:
             connection = self._connection = self._leases.connection
             if connection.execute_wrappers:  # they belong to no job
@@ -242,7 +242,7 @@ class Runner:
         runs = running.runs
         for run in runs:
             run.ended = running.ended
-        self._jobs.ran(self._number, jobs=len(runs))
+        self._buffer.ran(self._number, jobs=len(runs))
         if running.times_out_at is not None:
             self._in_flight.move(self._number, NEVER)
         if running.times_out_at is not None or running.cancel_at is not None:

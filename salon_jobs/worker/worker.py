@@ -154,14 +154,14 @@ class Worker(Loop):
         self.woken = event = ListenerEvent()
         self._listener = Listener(enqueue.wake_ups.channel, self.notify, event, using=using)
         leases = self._leases = Leases(process_id, using=using, is_direct=lambda: self._listener.is_direct)
-        jobs = self._jobs = JobBuffer(options.concurrency, self._job_ended)
+        buffer = self._buffer = JobBuffer(options.concurrency, self._job_ended)
         new_claimer = partial(Claimer, leases, options.queues, excluded=options.excluded)
         of_functions = new_claimer(tasks=partial(registry.task_names, is_async=False))
         of_coroutines = new_claimer(tasks=partial(registry.task_names, is_async=True))
-        self._chunks = ChunkClaimer(leases, jobs, lambda: of_functions.limits)
+        self._chunks = ChunkClaimer(leases, buffer, lambda: of_functions.limits)
         most = None if options.burst else options.max_jobs
         self._crew = Crew(
-            jobs,
+            buffer,
             leases,
             threads=options.concurrency,
             coroutines=options.async_concurrency,
@@ -172,11 +172,11 @@ class Worker(Loop):
         )
         lane = self._crew.lane
         self._sources = ClaimSources(
-            ClaimSource(of_functions, jobs.room, jobs.put, lambda: jobs.is_low, 0.0),
+            ClaimSource(of_functions, buffer.room, buffer.put, lambda: buffer.is_low, 0.0),
             ClaimSource(of_coroutines, lambda: lane.room, lane.start, lambda: lane.room == 1, _GATHER_S),
             most=most,
         )
-        self._cancellations = Cancellations(leases, jobs, self._crew.members)
+        self._cancellations = Cancellations(leases, buffer, self._crew.members)
         self._timeouts = itertools.count(1)
         self._swept = self._searched = float("-inf")
         self._reported_claimed = 0
@@ -225,7 +225,7 @@ class Worker(Loop):
         counts and progress.
         """
         self._sources.wait_for_limit(self.stopping)
-        if overdue := self._jobs.overdue():  # another process may be idle
+        if overdue := self._buffer.overdue():  # another process may be idle
             self._give_back(overdue, "waited behind a long job", level=logging.INFO)
             enqueue.wake_ups.after_commit(self.using)
         self._cancellations.poll()
@@ -247,12 +247,12 @@ class Worker(Loop):
             self._hand_over()
             return 0.0
         if time.monotonic() - self._searched >= _FIND_S[bool(self._sources.last.jobs)]:
-            found = registry.find_waiting(using=self.using)
+            found = registry.find_waiting_tasks(using=self.using)
             self._searched = time.monotonic()
             if found:
                 return 0.0
         if self._sources.are_hungry:
-            return self._sources.room_wait_s(self._jobs.wait_for_room)
+            return self._sources.room_wait_s(self._buffer.wait_for_room)
         return self._burst_wait_s() if self._options.burst else self._wait_s()
 
     def on_outage(self) -> None:
@@ -269,15 +269,15 @@ class Worker(Loop):
         runs = self._crew.runs
         jobs = ", ".join([*(f"{run.job.task} {run.id}" for run in runs[:_NAMED]), *(["…"] if runs[_NAMED:] else [])])
         log_event(logging.INFO, events.PROCESS_STOPPING, running=len(runs), jobs=jobs)
-        unstarted = self._jobs.close()
+        unstarted = self._buffer.close()
         self._attempt_twice(lambda: self._leases.give_back(unstarted))
-        self._wait_idle(began + run_on_s)
-        if not self._jobs.wait_idle(0):
+        self._wait_until_idle(began + run_on_s)
+        if not self._buffer.wait_until_empty(0):
             self._crew.interrupt_all()
             end = began + grace_s - min(_LEAVE_S, (grace_s - run_on_s) / 2)
             is_forced = self._state is State.FORCED
-            self._wait_idle(min(end, time.monotonic() + _FORCED_S) if is_forced else end, forcible=False)
-        is_clean = self._jobs.wait_idle(0)
+            self._wait_until_idle(min(end, time.monotonic() + _FORCED_S) if is_forced else end, forcible=False)
+        is_clean = self._buffer.wait_until_empty(0)
         self._crew.end(is_idle=is_clean)
         # Jobs that did not end, and claims with a lost answer.
         self._attempt_twice(lambda: self._give_back(self._leases.other_leases(()), "shutdown"))
@@ -334,7 +334,7 @@ class Worker(Loop):
     def _hand_over(self) -> None:
         """Stop, to be replaced, once all claimed jobs have ended, however long that takes; interrupt none."""
         self._idle.answer(listening=False)
-        if self._jobs.wait_idle(ROOM_S) and not self.stopping.is_set():
+        if self._buffer.wait_until_empty(ROOM_S) and not self.stopping.is_set():
             log_event(logging.INFO, events.PROCESS_DRAINING, reason="jobs", jobs=self._sources.claimed)
             super().stop()
 
@@ -343,9 +343,9 @@ class Worker(Loop):
         if not (wait_s := self._sources.wait_s()):
             return 0.0
         waits_s = [wait_s]
-        if waiting := self._jobs.has_waiting():
+        if waiting := self._buffer.has_waiting():
             waits_s.append(OVERDUE_S)
-        if running := self._jobs.running_count() + self._crew.lane.running_count:
+        if running := self._buffer.running_count() + self._crew.lane.running_count:
             waits_s.append(cancellations.POLL_EVERY_S)
         self._idle.answer(listening=self._listener.listening is True, idle=not (waiting or running))
         return min(waits_s)
@@ -355,10 +355,10 @@ class Worker(Loop):
         claim = self._sources.last
         if claim.again_in_s is not None:
             return claim.again_in_s
-        if not claim.jobs and self._jobs.wait_idle(min(conf.poll_interval.total_seconds(), ROOM_S)):
+        if not claim.jobs and self._buffer.wait_until_empty(min(conf.poll_interval.total_seconds(), ROOM_S)):
             self._claim(scans_again=True)
             has_found = self._sources.last.jobs or self._sources.last.again_in_s is not None
-            if not has_found and not registry.find_waiting(using=self.using):
+            if not has_found and not registry.find_waiting_tasks(using=self.using):
                 self.stopping.set()
         return 0.0
 
@@ -374,7 +374,7 @@ class Worker(Loop):
 
     @property
     def _is_idle(self) -> bool:
-        return self._jobs.is_idle and not self._crew.lane.running_count
+        return self._buffer.is_idle and not self._crew.lane.running_count
 
     def _count_timeout(self) -> None:
         """Stop after a number of timeouts, to be replaced: an interrupt may have left the process in any state."""
@@ -392,7 +392,7 @@ class Worker(Loop):
         if not self._chunks.lock.acquire(timeout=PATIENCE_S):
             return  # the next sweep finds them
         try:
-            leases = self._leases.other_leases(self._jobs.leases())
+            leases = self._leases.other_leases(self._buffer.leases())
         finally:
             self._chunks.lock.release()
         if leases:
@@ -406,9 +406,9 @@ class Worker(Loop):
             for job_id, lease in self._leases.begun_once().intersection(leases):
                 end_begun(job_id, lease, self._leases)
 
-    def _wait_idle(self, until: float, *, forcible: bool = True) -> None:
+    def _wait_until_idle(self, until: float, *, forcible: bool = True) -> None:
         while (remaining_s := until - time.monotonic()) > 0 and not (forcible and self._state is State.FORCED):
-            if self._jobs.wait_idle(min(remaining_s, 0.1)):
+            if self._buffer.wait_until_empty(min(remaining_s, 0.1)):
                 return
 
     def _attempt_twice(self, work: Callable[[], object]) -> None:

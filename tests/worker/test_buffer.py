@@ -138,10 +138,10 @@ def test_job_claimed_twice_is_kept_apart(clock: Clock) -> None:
     second = queue.next()
     queue.end(first)
     assert queue.leases() == [(1, 2)]
-    assert not queue.wait_idle(0)
+    assert not queue.wait_until_empty(0)
     queue.end(second)
     assert queue.leases() == []
-    assert queue.wait_idle(0)
+    assert queue.wait_until_empty(0)
 
 
 def take_all(queue: JobBuffer, got: list[int], threads: int) -> list[threading.Thread]:
@@ -192,9 +192,9 @@ def test_close_returns_unstarted_jobs_once(clock: Clock) -> None:
     assert queue.close() == []
     assert queue.room() == 0
     assert queue.take(0) is None
-    assert not queue.wait_idle(0)
+    assert not queue.wait_until_empty(0)
     queue.end(running)
-    assert queue.wait_idle(0)
+    assert queue.wait_until_empty(0)
 
 
 def test_end_of_wait_for_room() -> None:
@@ -246,9 +246,9 @@ def test_job_is_ours_until_written(clock: Clock) -> None:
     queue.put([job(1)])
     taken = queue.next()
     queue.has_run(taken)
-    assert (queue.running_count(), queue.leases(), queue.wait_idle(0)) == (0, [(1, 1)], False)
+    assert (queue.running_count(), queue.leases(), queue.wait_until_empty(0)) == (0, [(1, 1)], False)
     queue.forget([taken])
-    assert (queue.leases(), queue.wait_idle(0)) == ([], True)
+    assert (queue.leases(), queue.wait_until_empty(0)) == ([], True)
 
 
 def test_no_room_with_thousands_unwritten(clock: Clock) -> None:
@@ -274,7 +274,7 @@ def test_withdraw_keeps_order(clock: Clock) -> None:
     queue.end(job(4))
     queue.put([job(5)])
     queue.withdraw({(5, 1)})
-    assert queue.wait_idle(0)
+    assert queue.wait_until_empty(0)
 
 
 def test_concurrent_takes_and_removals() -> None:
@@ -285,7 +285,7 @@ def test_concurrent_takes_and_removals() -> None:
     sys.setswitchinterval(1e-6)
     try:
         workers = take_all(queue, got, 3)
-        while not queue.wait_idle(0):
+        while not queue.wait_until_empty(0):
             got += [each.id for each in queue.withdraw({(number, 1) for number in range(0, 3000, 7)})]
             matching = queue.take_matching(lambda each: each.id % 5 == 0, 3)
             got += [each.id for each in matching]

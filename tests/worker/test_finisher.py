@@ -254,7 +254,7 @@ def test_locked_table_is_waited_out(work: Work, ran: list[str], other: psycopg.C
             finisher = runner.finisher
             eventually(lambda: finisher.behind_s > 1.5 and finisher.stuck_s < finisher.behind_s - 0.5)
             other.rollback()
-            assert runner.jobs.wait_idle(LIMIT_S)
+            assert runner.jobs.wait_until_empty(LIMIT_S)
     finally:
         change(f"{role} RESET {setting}")
     assert len(ran) == 3
@@ -307,7 +307,7 @@ def test_runs_wait_while_results_are_unwritten(work: Work, ran: list[str], other
         eventually(lambda: abandon.looks > looks + 3)
         assert len(ran) == 3
         other.rollback()
-        assert runner.jobs.wait_idle(LIMIT_S)
+        assert runner.jobs.wait_until_empty(LIMIT_S)
         assert len(seen(RESULTS)) == 6
         more = fill()
         runner.jobs.close()
