@@ -65,7 +65,10 @@ def _broken() -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("readiness", "code", "detail"),
-    [(_missing, "WORKER.SCHEMA_MISSING", "no tables"), (_broken, "WORKER.NOT_READY", "ZeroDivisionError: oh")],
+    [
+        (_missing, "WORKER.SCHEMA_MISSING", "no tables"),
+        (_broken, "WORKER.NOT_READY", "ZeroDivisionError; the log says more"),
+    ],
 )
 def test_unreadiness_has_a_code(readiness: Callable[[], dict[str, object]], code: str, detail: str) -> None:
     with serving(readiness) as address:
