@@ -108,7 +108,7 @@ Answers = list[PublishFailure | None]
 
 
 class PublishBroken(Exception):
-    """Unexpected error amid a ``publish``, its cause, with the answers that were there: NOT_SENT where none was."""
+    """Unexpected error amid a ``publish``, its cause, with the answers so far; the other messages are NOT_SENT."""
 
     def __init__(self, answers: Answers) -> None:
         super().__init__("the publisher failed before it had all answers")

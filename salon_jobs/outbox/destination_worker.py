@@ -248,9 +248,10 @@ class DestinationWorker:
             if len(answers) != len(batch):
                 raise RuntimeError(f"{len(answers)} answers to {len(batch)} messages")
         except BaseException as error:  # a publisher that breaks its contract must not end the relay
-            answers = [NOT_SENT] * len(batch)
+            answers = []
             if isinstance(error, PublishBroken):
-                answers, error = error.answers, error.__cause__ or error
+                answers, error = error.answers[: len(batch)], error.__cause__ or error
+            answers = [*answers, *[NOT_SENT] * (len(batch) - len(answers))]  # or they would count as published
             log_event(logging.ERROR, events.PUBLISHER_BROKEN, exc_info=error, aggregate_type=self.destination)
             broken = PublishFailure(Verdict.OUTAGE, "OUTBOX.PUBLISHER_BROKEN", f"{type(error).__name__}: {error}")
             return [broken if answer == NOT_SENT else answer for answer in answers]

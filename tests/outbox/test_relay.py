@@ -13,7 +13,7 @@ from django.db import transaction
 
 from salon_jobs import emit, emit_many
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishBroken, PublishFailure, Verdict
 from salon_jobs.control import resume_destination
 from salon_jobs.outbox import queries
 from tests.outbox.rows import OPERATOR
@@ -170,6 +170,25 @@ def test_publisher_that_breaks_sends_nothing_twice(caplog: pytest.LogCaptureFixt
     [record] = [each for each in caplog.records if getattr(each, "event", "") == "publisher_broken"]
     assert record.exc_info is not None
     assert record.exc_info[0] is ZeroDivisionError
+
+
+@pytest.mark.parametrize("known", [0, 2])
+def test_answers_so_far_are_fewer_than_messages(known: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publisher of somebody else's may name only those that it has: the others were not sent."""
+    publish, broken = MemoryPublisher.publish, Event()
+
+    def break_once(self: MemoryPublisher, messages: Any, **how: Any) -> Any:
+        if broken.is_set():
+            return publish(self, messages, **how)
+        broken.set()
+        raise PublishBroken(publish(self, messages[:known], **how))
+
+    monkeypatch.setattr(MemoryPublisher, "publish", break_once)
+    with transaction.atomic():
+        emit_many(draft("a", number) for number in range(4))
+    with relaying():
+        eventually(statuses, {"published": 4})
+    assert arrived() == [("a", number) for number in range(4)]
 
 
 def test_message_of_no_aggregate_is_retried_alone() -> None:
