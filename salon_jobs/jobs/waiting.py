@@ -19,7 +19,7 @@ from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.held import holders_of
-from salon_jobs.jobs.limits import Limits, load_limits, scopes_of
+from salon_jobs.jobs.limits import LIFTED, Limits, load_limits, scopes_of
 from salon_jobs.models import Job, Process
 from salon_jobs.words import duration, pause_details, rate_text, scope_words
 
@@ -88,6 +88,7 @@ class StartConditions:
         for scope in scopes_of(job.queue, job.task, job.store_id, job.concurrency_key):
             limit, (kind, _, of) = self.limits[scope], scope.partition(":")
             name = scope_words(kind, self.store_name(job.store_id) if kind == "store" and job.store_id else of)
+            most = LIFTED if limit.max_concurrency is None else limit.max_concurrency
             if limit.paused:
                 at = limit.paused_at and timezone.localtime(limit.paused_at)
                 said = gettext("%(name)s is paused %(details)s") % {
@@ -95,16 +96,16 @@ class StartConditions:
                     "details": pause_details(limit.paused_by, at),
                 }
                 found.append(Reason("paused", said.rstrip()))
-            elif limit.max_concurrency is not None:
-                running = self.running.get(scope)
-                if running is not None and running.jobs >= limit.max_concurrency:
-                    said = ngettext(
-                        "%(name)s: %(jobs)s job running, limit %(limit)s",
-                        "%(name)s: %(jobs)s jobs running, limit %(limit)s",
-                        running.jobs,
-                    )
-                    said %= {"name": name, "jobs": f"{running.jobs:,}", "limit": f"{limit.max_concurrency:,}"}
-                    found.append(Reason("limit", f"{said}: {self._held_by(running, now)}", running.longest_id))
+            elif (running := self.running.get(scope)) is not None and running.jobs >= most:
+                said = ngettext(
+                    "%(name)s: %(jobs)s job running, limit %(limit)s",
+                    "%(name)s: %(jobs)s jobs running, limit %(limit)s",
+                    running.jobs,
+                )
+                said %= {"name": name, "jobs": f"{running.jobs:,}", "limit": f"{most:,}"}
+                found.append(Reason("limit", f"{said}: {self._held_by(running, now)}", running.longest_id))
+            elif limit.blocks:
+                found.append(Reason("limit", gettext("%(name)s: limited to 0 running jobs") % {"name": name}))
             elif limit.rate is not None:
                 said = gettext("%(name)s is limited to %(rate)s") % {"name": name, "rate": rate_text(limit.rate)}
                 if (missing := 1 - self.tokens.get(scope, 1.0)) > 0:

@@ -144,7 +144,13 @@ def test_each_reason_is_said(stores: list[UUID]) -> None:
     assert reason(add()) == "task ping is limited to 5 jobs per second"
     limit(task="ping", rate="1/m", burst=2)
     change("INSERT INTO salon_jobs_rate (scope, full_at) VALUES ('task:ping', now() + interval '10 hours')")
-    assert reason(add()) == "task ping is limited to 1 job per minute: the next may start in 10 h"
+    limited = "task ping is limited to 1 job per minute: the next may start in 10 h"
+    assert reason(add()) == limited
+    limit(task="ping", max_concurrency=2)
+    assert reason(add()) == limited, "one runs"
+    limit(task="ping", rate=None, max_concurrency=None)
+    limit(key="till", task="ping", max_concurrency=0)
+    assert reason(add(concurrency_key="till")) == "key ping:till: limited to 0 running jobs"
 
 
 def test_silent_workers_serve_nothing(worker: None) -> None:

@@ -30,7 +30,7 @@ SELECT queue, task, store_id, concurrency_key, count(*), (array_agg(id ORDER BY 
 -- name: read_tokens
 -- Return how many jobs may start now in each scope with a rate: its bucket, which the scope's lock protects. It holds
 -- burst tokens, and fills at the rate; a bucket without a row is full.
--- Locks: none. Role: worker.
+-- Locks: none. Role: operator, worker.
 SELECT s.scope,
        s.burst - s.rate * greatest(0, extract(epoch FROM coalesce(r.full_at - clock_timestamp(), '0')))::float8
   FROM unnest(%(scopes)s::text[], %(rates)s::float8[], %(bursts)s::float8[]) AS s (scope, rate, burst)
