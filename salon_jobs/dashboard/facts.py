@@ -21,6 +21,8 @@ from salon_jobs.process.preflight import pending_migrations
 # How long a transaction may be open before it is a problem, apart from those of running jobs.
 OPEN_FOR: Final = timedelta(minutes=5)
 _DEATHS_WITHIN: Final = timedelta(minutes=15)
+# The migration that creates the table of processes that have ended.
+_ENDS_NOTED: Final = "salon_jobs.0011_ended_processes"
 # A task fails as a whole if so many runs have failed since the last success. A job that waits to be tried again has run
 # in this time, unless its task has a longer backoff than the default of an hour.
 _FAILING_RUNS: Final = 3
@@ -146,6 +148,8 @@ class Facts:
 
     @cached_property
     def ends(self) -> Ends:
+        if _ENDS_NOTED in self.pending_migrations:  # a release that is being deployed looks before its migrations ran
+            return Ends(0, None, [], None, None, None, {})
         [(*deaths, kinds, times)] = self._rows("process_ends", last=_DEATHS_WITHIN)
         return Ends._make((*deaths, dict(zip(kinds, times, strict=True))))
 

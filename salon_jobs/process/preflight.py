@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import Error, OperationalError, connections
+from django.db import Error, OperationalError, ProgrammingError, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
+from django.db.transaction import atomic
 from psycopg import Error as PsycopgError
+from psycopg.errors import UndefinedTable
 
 from salon_jobs.access.declared_objects import identifier, trigger_schema
 from salon_jobs.access.doctor.catalogue import SEARCH_PATH_REMEDY, Catalogue, by_alias
@@ -112,8 +114,16 @@ def pending_migrations(alias: str) -> list[str]:
 
     One query, unless some are. Raises database errors.
     """
-    applied = MigrationRecorder(connections[alias]).migration_qs.values_list("app", "name")
-    return [] if _on_disk().issubset(applied) else _migrations(alias)[1]
+    connection = connections[alias]
+    applied = MigrationRecorder(connection).migration_qs.values_list("app", "name")
+    try:
+        with atomic(using=alias) if connection.in_atomic_block else nullcontext():
+            if _on_disk().issubset(applied):
+                return []
+    except ProgrammingError as error:
+        if not isinstance(error.__cause__, UndefinedTable):
+            raise  # else the tables were made without migrations, as in a test
+    return _migrations(alias)[1]
 
 
 @cache

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from django.conf import settings
 from django.core.management import call_command
-from django.db import connections
+from django.db import connections, transaction
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -381,10 +381,12 @@ def test_names_are_quoted_for_shell(operator: Client) -> None:
 
 @pytest.fixture
 def pending() -> Iterator[str]:
-    """Have the newest migration pending; its name."""
+    """Have the newest migration pending, without the table that it creates; its name."""
     [(name,)] = seen("SELECT max(name) FROM django_migrations WHERE app = 'salon_jobs'")
     change("DELETE FROM django_migrations WHERE app = 'salon_jobs' AND name = %s", name)
+    change("ALTER TABLE salon_jobs_ended_process RENAME TO later")
     yield f"salon_jobs.{name}"
+    change("ALTER TABLE later RENAME TO salon_jobs_ended_process")
     change("INSERT INTO django_migrations (app, name, applied) VALUES ('salon_jobs', %s, now())", name)
 
 
@@ -411,6 +413,17 @@ def test_pending_migrations_are_one_query() -> None:
     with CaptureQueriesContext(connections["operator"]) as asked:
         assert pending_migrations("operator") == []
     assert len(asked) == 1
+
+
+@pytest.mark.usefixtures("healthy")
+def test_tables_made_without_migrations() -> None:
+    """As in a test database whose migrations are off: nothing has noted what was applied. It ends no transaction."""
+    change("ALTER TABLE django_migrations RENAME TO away")
+    try:
+        with transaction.atomic(using="operator"):
+            assert [each["kind"] for each in status()] == ["migrations-pending"]
+    finally:
+        change("ALTER TABLE away RENAME TO django_migrations")
 
 
 @pytest.mark.usefixtures("healthy")
