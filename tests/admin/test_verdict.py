@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from io import StringIO
 from typing import Any
 from unittest.mock import Mock
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -20,6 +21,7 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from project.local.postgres import EmbeddedPostgres
 from salon_jobs.core.records import StoreId
 from salon_jobs.dashboard import facts
 from salon_jobs.jobs.statistics import ended_runs
@@ -30,6 +32,8 @@ from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
 from tests.admin.pages import html_of, page_of, text_of
+from tests.databases import URLS
+from tests.interpreter import succeed
 from tests.management.operator import add, insert, minute, run
 from tests.settings import url_for
 from tests.support import (
@@ -46,6 +50,7 @@ from tests.support import (
 from tests.waiting import LIMIT_S
 
 NOW = timezone.now
+PREPARED = 2
 DECLARED = "expire-tentative-reservations"
 WORKER, SCHEDULER = 10**9, 10**9 + 1
 
@@ -320,16 +325,45 @@ def test_long_read_is_not_to_be_ended(operator: Client, monkeypatch: pytest.Monk
         assert "pg_terminate_backend" not in found["remedy"]
 
 
-@pytest.mark.usefixtures("healthy")
-def test_prepared_transaction(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def preparing(database: None) -> Iterator[str]:
+    """Have all aliases lead to a server that can prepare transactions, if theirs cannot; the URL of its superuser."""
+    [(most,)] = seen("SHOW max_prepared_transactions")
+    if int(most) >= PREPARED:
+        yield url_for(None)
+        return
+    settings = connections.settings
+    with EmbeddedPostgres(fsync=False, options={"max_prepared_transactions": f"{PREPARED}"}) as server:
+        urls = {name: url_for(role, "verdict", server=server.url) for name, role in URLS.items()}
+        urls["DATABASE_URL_BOOTSTRAP"] = server.url
+        succeed("bootstrap_roles", "--share-roles", "--database", "verdict", **urls)
+        succeed("migrate", "--verbosity", "0", **urls)
+        superuser = urlsplit(url_for(None, "verdict", server=server.url))
+        there: dict[str, Any] = {"HOST": superuser.hostname, "PORT": superuser.port, "NAME": "verdict", "OPTIONS": {}}
+        login = {"USER": superuser.username, "PASSWORD": superuser.password}
+        before = {alias: {**settings[alias]} for alias in settings}
+        connections.close_all()
+        for alias in settings:
+            settings[alias] |= {**there, **(login if alias == "owner" else {})}
+        try:
+            yield superuser.geturl()
+        finally:
+            connections.close_all()
+            for alias, own in before.items():
+                settings[alias] |= own
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("preparing", "healthy")
+def test_prepared_transaction(preparing: str, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """No session holds its locks. Who waits for it is not told to be ended, however long that takes."""
     job_id = add(task="test-system", run_at=NOW() + timedelta(hours=1))
     monkeypatch.setattr(facts, "OPEN_FOR", timedelta(0))
     held = "SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE"
-    with psycopg.connect(url_for(None)) as session:
+    with psycopg.connect(preparing) as session:
         session.execute(held, [job_id])
         session.execute("PREPARE TRANSACTION 'ann''s'")
-    ending = psycopg.connect(url_for(None), autocommit=True)
+    ending = psycopg.connect(preparing, autocommit=True)
     with ThreadPoolExecutor(1) as pool, ending:
         try:
             found = only_problem(operator, "transaction-prepared")
