@@ -72,8 +72,9 @@ class OpenTransaction(NamedTuple):
 
 
 class PreparedTransaction(NamedTuple):
-    """Transaction that was prepared (``PREPARE TRANSACTION``) too long ago and has not ended."""
+    """Transaction that was prepared (``PREPARE TRANSACTION``) too long ago and has not ended; ``number`` is its own."""
 
+    number: str
     gid: str
     user: str
     since: datetime

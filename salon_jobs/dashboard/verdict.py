@@ -34,15 +34,16 @@ class Problem:
     """Problem that needs somebody: what is wrong and since when, and the command or step that mends it.
 
     ``kind`` is for programs, and does not change; the texts are in the active language. ``public`` is the text without
-    names of stores and messages of errors, for whoever may ask a process for its readiness. The dashboard shows more: a
-    ``section`` of its page, the list of a ``model`` with ``filters``, or the page of the row ``pk``. ``which`` tells
-    problems of a kind with a section apart.
+    names of stores and messages of errors, for whoever may ask a process for its readiness; ``public_remedy`` is that
+    remedy, if it differs. The dashboard shows more: a ``section`` of its page, the list of a ``model`` with
+    ``filters``, or the page of the row ``pk``. ``which`` tells problems of a kind with a section apart.
     """
 
     kind: str
     text: str
     remedy: str
     public: str = ""
+    public_remedy: str = ""
     since: datetime | None = None
     section: str = ""
     model: str = ""
@@ -63,7 +64,7 @@ class Problem:
     @property
     def public_sentence(self) -> str:
         """The sentence without names of stores and messages of errors."""
-        return replace(self, text=self.public or self.text).sentence
+        return replace(self, text=self.public or self.text, remedy=self.public_remedy or self.remedy).sentence
 
     def as_json(self) -> dict[str, Any]:
         """Return it as the commands write it, without what leads to a page; ``since`` is an instant or None."""
@@ -291,8 +292,10 @@ def _transactions(facts: Facts) -> Iterator[Problem]:
             text=_with_locks(text, prepared),
             public=gettext("a transaction was prepared and has not ended"),
             remedy=gettext("end it as %(user)s, if whoever prepared it does not: ROLLBACK PREPARED %(gid)s") % names,
+            public_remedy=gettext("see whose it is: python manage.py salon_jobs status"),
             since=prepared.since,
             section="processes",
+            which=prepared.number,
         )
     for each in facts.open_transactions:
         said = gettext("session %(session)s has had a transaction open")

@@ -71,7 +71,7 @@ SELECT a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesc
  LIMIT 20
 
 -- name: prepared_transactions
--- List up to 20 transactions of this database that were prepared %(last)s ago and not ended since: their identifier and
+-- List up to 20 transactions of this database that were prepared %(last)s ago and not ended since: number, identifier and
 -- owner, since when, how many sessions wait for a lock of theirs, and of which of our tables they hold rows.
 -- Locks: none. Role: operator, worker.
 WITH held AS MATERIALIZED (
@@ -82,7 +82,7 @@ WITH held AS MATERIALIZED (
       JOIN held own ON own.transactionid = p.transaction  -- servers before 18 write its number as the holder
      WHERE p.database = current_database() AND p.prepared < clock_timestamp() - %(last)s::interval
 )
-SELECT p.gid, p.owner, p.prepared,
+SELECT p.transaction::text, p.gid, p.owner, p.prepared,
        (SELECT count(DISTINCT w.pid)
           FROM held h
           JOIN pg_locks w ON w.locktype = h.locktype AND (w.transactionid = h.transactionid OR w.relation = h.relation)
