@@ -426,13 +426,18 @@ class ChildSupervisor(Loop):
         child.start(process_id, using=self.using)
 
     def _sign_off(self, child: ChildProcess, status: int, *, in_order: bool) -> None:
+        """Delete the row of a child that has ended; if it did not end ``in_order``, rescue its jobs.
+
+        Jobs that had begun are charged, unless it gave them back or is ``BLAMELESS``. Raises database errors.
+        """
         if in_order:
             delete_row(child.process_id, using=self.using)
             return
         runs = child.runs()
         overdue: list[InFlightRun] = []
         charged = [*(run.job_id for run in runs), *(child.report or {}).get("unwritten", ())]
-        gave_back = self.stopping.is_set() and 0 < status != DEAD_EXIT  # its jobs, or tried to
+        # It stopped as asked, but not in time: it has given its jobs back, or tried to.
+        gave_back = self.stopping.is_set() and 0 < status != DEAD_EXIT
         if gave_back:
             charged = []
         elif self._life is Life.BLAMELESS:

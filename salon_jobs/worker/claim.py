@@ -70,6 +70,7 @@ class Claimer:
         self._limits = Limits({})
         self._limits_loaded_at = float("-inf")
         self._scans = ScanSchedule(using=leases.using)
+        # Whether to claim by claim groups next time, and whether the last claim in due order was slow.
         self._is_fair = self._was_slow = False
         # Whether this round of the stores has yielded jobs, or found a limit full.
         self._round, self._fruitful, self._throttled = 0, False, False

@@ -42,7 +42,7 @@ SELECT fence FROM deleted UNION ALL SELECT fence FROM kept
 
 -- name: finish_plain
 -- Delete jobs that succeeded and leave nothing, if this process still owns them; returns their fences. It locks no row
--- before it deletes it, which is a quarter of what finish_many costs, and 54 bytes of WAL a job. It waits up to 20 ms
+-- before it deletes it, which saves a quarter of what finish_many costs, and 54 bytes of WAL a job. It waits up to 20 ms
 -- for each row that another transaction has; then it fails with 55P03, has deleted none, and the caller uses finish_many.
 -- Locks: the rows, in any order; a deadlock ends by the same error. Role: worker. In autocommit, since lock_timeout is
 -- set for the transaction. Not prepared, as finish_many.
