@@ -238,6 +238,26 @@ def test_no_worker_since_last_one(operator: Client) -> None:
 
 
 @pytest.mark.usefixtures("healthy")
+def test_process_that_was_only_silent() -> None:
+    """One that registers again after others took it for dead has not died when it ends."""
+    silent = another_process()
+    be_silent(silent, 70)
+    assert rescuer().run_once().processes == 1
+    assert [each["kind"] for each in status()] == ["processes-died"]
+    insert("process", id=silent, kind="worker", hostname="test", pid=2)
+    delete_row(another_process(), using="default")  # the statement would forget the older end, and notes it anew
+    change(
+        "UPDATE salon_jobs_ended_process SET ended_at = now() - CASE id WHEN %s THEN 20 ELSE 19 END * interval '1 min'",
+        silent,
+    )
+    delete_row(silent, using="default")
+    assert seen(
+        "SELECT died, jobs, ended_at > now() - interval '15 min' FROM salon_jobs_ended_process WHERE id = %s", silent
+    ) == [(False, "[]", True)]
+    assert status() == []
+
+
+@pytest.mark.usefixtures("healthy")
 def test_scheduler_that_restarts(operator: Client) -> None:
     """For a minute another may take over, unless a tick is late already."""
     delete_row(SCHEDULER, using="default")

@@ -58,11 +58,12 @@ WITH gone AS (
        AND (%(silent_after)s::interval IS NULL OR heartbeat_at < clock_timestamp() - %(silent_after)s::interval)
     RETURNING *
 ), noted AS (
-    INSERT INTO salon_jobs_ended_process AS e (id, kind, hostname, pid, ended_at, died)
+    INSERT INTO salon_jobs_ended_process (id, kind, hostname, pid, ended_at, died)
     SELECT id, kind, hostname, pid,
            CASE WHEN %(silent_after)s::interval IS NULL THEN clock_timestamp() ELSE heartbeat_at END, %(died)s
       FROM gone
-        ON CONFLICT (id) DO UPDATE SET ended_at = excluded.ended_at, died = e.died OR excluded.died
+        ON CONFLICT (id)  -- it was silent, was declared dead, and registered again
+        DO UPDATE SET ended_at = excluded.ended_at, died = excluded.died, jobs = excluded.jobs
 ), forgotten AS (
     DELETE FROM salon_jobs_ended_process
      WHERE id = ANY (ARRAY (

@@ -79,7 +79,7 @@ WITH held AS MATERIALIZED (
 ), prepared AS MATERIALIZED (
     SELECT p.*, own.holder
       FROM pg_prepared_xacts p
-      JOIN held own ON own.transactionid = p.transaction  -- servers before 18 write its number as the holder
+      JOIN held own ON own.transactionid = p.transaction  -- a restart of the server changes the holder
      WHERE p.database = current_database() AND p.prepared < clock_timestamp() - %(last)s::interval
 )
 SELECT p.transaction::text, p.gid, p.owner, p.prepared,
