@@ -41,15 +41,17 @@ class LateSchedules(NamedTuple):
 class Ends(NamedTuple):
     """Processes that died in the last 15 minutes, ``names`` up to four of them, and when any last ended, by kind.
 
-    ``job_id`` is the job that most of them ran, ``of_job`` of them, as far as is known; ``task`` None: it is gone.
+    ``job_ids`` are the jobs that most of them ran, up to four, as far as is known, and ``of_job`` how many that were;
+    ``task`` and ``state`` are of a single one, None: it is gone.
     """
 
     deaths: int
     first_at: datetime | None
     names: list[str]
-    job_id: int | None
+    job_ids: list[int]
     of_job: int | None
     task: str | None
+    state: str | None
     last: Mapping[str, datetime]
 
 
@@ -150,7 +152,7 @@ class Facts:
     @cached_property
     def ends(self) -> Ends:
         if _ENDS_NOTED in self.pending_migrations:  # a release that is being deployed looks before its migrations ran
-            return Ends(0, None, [], None, None, None, {})
+            return Ends(0, None, [], [], None, None, None, {})
         [(*deaths, kinds, times)] = self._rows("process_ends", last=_DEATHS_WITHIN)
         return Ends._make((*deaths, dict(zip(kinds, times, strict=True))))
 

@@ -87,7 +87,7 @@ def nothing_to_do() -> str:
 
 def problems(facts: Facts) -> tuple[Problem, ...]:
     """Find the problems, the worst first. Paused rows need no attention."""
-    parts = (_workers, _queues, _deaths, _schedulers, _tasks, _transactions, _outbox, _operators_work, _migrations)
+    parts = (_workers, _schedulers, _queues, _deaths, _tasks, _transactions, _outbox, _operators_work, _migrations)
     return tuple(problem for part in parts for problem in part(facts))
 
 
@@ -166,7 +166,8 @@ def _queues(facts: Facts) -> Iterator[Problem]:
                 text = said % {"late": text, "jobs": due}
             public = text
             if (store := facts.stores_of_late.get(queue)) is not None:
-                said = gettext("%(late)s, most in store %(store)s")
+                most = gettext("%(late)s, most in store %(store)s")
+                said = gettext("%(late)s, in store %(store)s") if depth.due == 1 else most
                 text = said % {"late": text, "store": names[store]}
             yield Problem(
                 kind="queue-late",
@@ -204,15 +205,26 @@ def _deaths(facts: Facts) -> Iterator[Problem]:
     text = ngettext("%(count)s process died", "%(count)s processes died", ends.deaths) % {"count": f"{ends.deaths:,}"}
     remedy = gettext("see why in their logs, or in that of the system, which kills for memory: %(names)s")
     remedy %= {"names": _some(ends.names)}
-    if ends.job_id is not None:
-        job = f"{ends.job_id}{f', {ends.task}' if ends.task else ''}"
+    # With several jobs, it may be any of them, or none.
+    jobs = ", ".join(map(str, ends.job_ids[:_NAMED])) + ("…" if ends.job_ids[_NAMED:] else "")
+    if len(ends.job_ids) == 1:
+        jobs = f"{jobs}{f', {ends.task}' if ends.task else ''}"
         said = (
-            gettext("%(died)s with job %(job)s") if ends.deaths == 1 else gettext("%(died)s, %(most)s with job %(job)s")
+            gettext("%(died)s with job %(jobs)s")
+            if ends.deaths == 1
+            else gettext("%(died)s, %(most)s with job %(jobs)s")
         )
-        text = said % {"died": text, "most": ends.of_job, "job": job}
+        text = said % {"died": text, "most": ends.of_job, "jobs": jobs}
+    elif jobs:
+        said = gettext("%(died)s, %(most)s with each of the jobs %(jobs)s")
+        text = said % {"died": text, "most": ends.of_job, "jobs": jobs}
     if ends.task is not None:
-        remedy = gettext("see why, then cancel it or mend its task: python manage.py salon_jobs show %(job)s")
-        remedy %= {"job": ends.job_id}
+        remedy = (
+            gettext("see why, and mend its task before it is retried: python manage.py salon_jobs show %(job)s")
+            if ends.state == "failed"
+            else gettext("see why, then cancel it or mend its task: python manage.py salon_jobs show %(job)s")
+        )
+        remedy %= {"job": ends.job_ids[0]}
     yield Problem(
         kind="processes-died",
         text=text,
@@ -220,7 +232,7 @@ def _deaths(facts: Facts) -> Iterator[Problem]:
         since=ends.first_at,
         section="processes" if ends.task is None else "",
         model="job",
-        pk=ends.job_id,
+        pk=ends.job_ids[0] if ends.task is not None else None,
     )
 
 

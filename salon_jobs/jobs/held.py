@@ -137,7 +137,10 @@ class Patience:
                     raise
                 self._spent += timedelta(seconds=self._clock() - began)
                 if self._spent >= PATIENCE:
-                    raise HeldUp(rows.held_by(min(self._spent, PATIENCE), using=look or using)) from error
+                    held = rows.held_by(min(self._spent, PATIENCE), using=look or using)
+                    if (count := len(rows.keys)) > 1:
+                        held = gettext("%(held)s (none of the %(count)s was changed)") % {"held": held, "count": count}
+                    raise HeldUp(held) from error
 
 
 def holders_of(model: type[Model], column: str, keys: Sequence[Any], *, using: str) -> dict[str, Session]:

@@ -84,7 +84,7 @@ def test_verbs_of_jobs_name_holder(verb: str) -> None:
     with holding(LOCKED.format("job") + " OF salon_jobs_job SKIP LOCKED") as pid, pytest.raises(HeldUp) as caught:
         verbs_of(Job)[verb].apply([free, locked], by="me", using="operator", **arguments)
     assert f"job {min(free, locked)}: its row is held by session {pid} (psql" in str(caught.value)
-    assert str(caught.value).endswith("end it or try again")
+    assert str(caught.value).endswith("end it or try again (none of the 2 was changed)")
     assert (row_of(free), row_of(locked)) == before
     results = verbs_of(Job)[verb].apply([free, locked], by="me", using="operator", **arguments)
     assert [result.changed for result in results] == [True, True]

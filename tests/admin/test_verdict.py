@@ -184,9 +184,43 @@ def test_processes_that_die(operator: Client) -> None:
     die(running=[])
     found = only_problem(operator, "processes-died")
     assert found["text"] == f"4 processes died, 3 with job {killer}, test-system"
-    assert found["remedy"].endswith(f"show {killer}")
+    assert found["remedy"] == f"see why, then cancel it or mend its task: python manage.py salon_jobs show {killer}"
     assert f"job/{killer}/change/" in html_of(operator, "dashboard/")
     change("UPDATE salon_jobs_ended_process SET ended_at = now() - interval '16 minutes'")
+    assert status() == []
+
+
+@pytest.mark.usefixtures("healthy")
+def test_processes_that_die_until_job_fails() -> None:
+    """Then it is not to be cancelled any more."""
+    killer = add(task="test-system")
+    for _ in range(5):
+        die(running=[killer])
+    [died, failed] = status()
+    assert died["remedy"].startswith("see why, and mend its task before it is retried: ")
+    assert failed["kind"] == "jobs-failed"
+
+
+@pytest.mark.usefixtures("healthy")
+def test_processes_that_die_with_either_job(operator: Client) -> None:
+    """Of two jobs that ran in as many, none is blamed more than the other."""
+    first, second = (add(task="test-system") for _ in range(2))
+    for _ in range(3):
+        die(running=[first, second])
+    die(running=[])
+    found = only_problem(operator, "processes-died")
+    assert found["text"] == f"4 processes died, 3 with each of the jobs {first}, {second}"
+    assert "log" in found["remedy"]
+
+
+@pytest.mark.usefixtures("healthy")
+def test_process_that_comes_back_has_not_died() -> None:
+    """It was only silent, as one whose host was asleep."""
+    process = another_process()
+    be_silent(process, 300)
+    assert rescuer().run_once().processes == 1
+    assert [problem["kind"] for problem in status()] == ["processes-died"]
+    insert("process", id=process, kind="worker", hostname="test", pid=2)
     assert status() == []
 
 
@@ -417,7 +451,7 @@ def test_late_queue(operator: Client, stores: list[StoreId]) -> None:
     for number in range(3):
         add(task="test-store", queue="other", store_id=stores[1], run_at=later if number else NOW())
     found = only_problem(operator, "queue-late")
-    assert found["text"] == "queue mail is late: 1 due job, most in store Salon 0"
+    assert found["text"] == "queue mail is late: 1 due job, in store Salon 0"
     assert found["public"] == "queue mail is late: 1 due job"
     assert datetime.fromisoformat(found["since"]) - late < timedelta(seconds=LIMIT_S)
     with override_settings(SALON_JOBS={**settings.SALON_JOBS, "LATE_AFTER": 3600}):
@@ -532,6 +566,9 @@ def test_task_that_only_fails(operator: Client) -> None:
     assert found["text"] == "all 42 runs of charge have failed, and its jobs are tried again"
     since = datetime.fromisoformat(found["since"])
     assert timedelta(minutes=239) < NOW() - since < timedelta(minutes=242)
+    insert("limit", kind="task", name="charge", paused=True)
+    assert status() == [], "somebody has done what the remedy says"
+    change("DELETE FROM salon_jobs_limit")
     minute("charge", 0, succeeded=1)
     assert status() == []
 

@@ -50,7 +50,7 @@ def test_order_page(calls: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     first, _, third, *_ = job_ids()
     shown = run("show", str(third))[0]
     assert f"it is the turn of #{first} sync-customer: queued; 1 job waiting before this one" in shown
-    assert "comes after other jobs with its concurrency key" in shown
+    assert f"comes after #{first}, which has its concurrency key" in shown
     drain_jobs()
     ran = capsys.readouterr().out.splitlines()
     assert [line for line in ran if line.startswith("ada")] == ["ada 1", "ada 2", "ada 3"]

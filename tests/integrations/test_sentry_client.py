@@ -44,7 +44,9 @@ EACH = {
     **dict.fromkeys(("destination_lost", "destination_unresolvable", "partitions_lost", "log_lost"), WARNING),
     **dict.fromkeys(("tasks_unknown", "rescue_held_up", "job_outcome_unknown", "listener_deaf"), WARNING),
     **dict.fromkeys(("role_noticed", "cron_missed", "schedules_missed", "catalogue_drift"), WARNING),
-    **dict.fromkeys(("connections_short", "database_threads_busy", "messages_passed_over"), WARNING),
+    **dict.fromkeys(
+        ("connections_short", "database_threads_busy", "messages_passed_over", "problems_unknown"), WARNING
+    ),
     "thread_died": CRITICAL,
 }
 # Of one job, message or request each, or what somebody wanted; and what is reported by an event of its own.

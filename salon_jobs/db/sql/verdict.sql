@@ -10,27 +10,32 @@ SELECT EXISTS (SELECT FROM salon_jobs_schedule WHERE paused_at IS NULL), count(*
 
 -- name: process_ends
 -- Return of the processes that died since %(last)s ago how many, when the first of them did, the names of the newest
--- four, the job that most of them ran, in how many, and its task (NULL: the job is gone); then the kinds of processes
--- that have ended, and when the last of each did. Reads the newest 10,000 ends.
+-- four, the jobs that most of them ran, up to four, in how many, and the task and state of a single one (NULL: it is
+-- gone); then the kinds of processes that have ended, and when the last of each did. One that was only silent, and has
+-- registered again, has not died. Reads the newest 10,000 ends.
 -- Locks: none. Role: operator, worker.
 WITH ended AS MATERIALIZED (
     SELECT id, kind, hostname, pid, ended_at, died, jobs FROM salon_jobs_ended_process ORDER BY ended_at DESC LIMIT 10000
 ), death AS (
-    SELECT * FROM ended WHERE died AND ended_at > now() - %(last)s::interval
-), most AS (
+    SELECT * FROM ended
+     WHERE died AND ended_at > now() - %(last)s::interval
+       AND NOT EXISTS (SELECT FROM salon_jobs_process p WHERE p.id = ended.id)
+), ran AS (
     SELECT job_id::bigint, count(*) AS deaths
       FROM death CROSS JOIN LATERAL jsonb_array_elements_text(death.jobs) AS job (job_id)
-     GROUP BY job_id ORDER BY 2 DESC, 1 LIMIT 1
+     GROUP BY job_id
+), most AS (
+    SELECT deaths, (array_agg(job_id ORDER BY job_id))[:4] AS job_ids FROM ran GROUP BY deaths ORDER BY deaths DESC LIMIT 1
 ), last AS (
     SELECT kind, max(ended_at) AS at FROM ended GROUP BY kind
 )
 SELECT total.deaths, total.first_at,
        ARRAY(SELECT kind || ' ' || hostname || '/' || pid FROM death ORDER BY ended_at DESC, id DESC LIMIT 4),
-       most.job_id, most.deaths, j.task,
+       coalesce(most.job_ids, '{}'), most.deaths, j.task, j.state,
        ARRAY(SELECT kind FROM last ORDER BY kind), ARRAY(SELECT at FROM last ORDER BY kind)
   FROM (SELECT count(*) AS deaths, min(ended_at) AS first_at FROM death) total
   LEFT JOIN most ON true
-  LEFT JOIN salon_jobs_job j ON j.id = most.job_id
+  LEFT JOIN salon_jobs_job j ON j.id = most.job_ids[1] AND cardinality(most.job_ids) = 1
 
 -- name: open_transactions
 -- List up to 20 sessions of this database, other than processes of ours that hold nobody up, whose transaction has been
@@ -98,7 +103,8 @@ SELECT p.transaction::text, p.gid, p.owner, p.prepared,
 -- name: tasks_that_only_fail
 -- List up to 20 tasks that only fail: of which a run ended in the last %(last)s, no run has succeeded since the first of
 -- %(runs)s failed ones or more, as far as a day back, and jobs wait to be tried again: of 10,000 queued ones of all tasks
--- or more that is taken for granted. Return how many runs failed since the last success, and the minute of the first.
+-- or more that is taken for granted. Paused tasks are left out. Return how many runs failed since the last success, and
+-- the minute of the first.
 -- Locks: none. Role: operator, worker.
 WITH lately AS MATERIALIZED (
     SELECT task, max(minute) FILTER (WHERE succeeded > 0) AS succeeded_at, max(minute) FILTER (WHERE retried > 0) AS retried_at
@@ -106,7 +112,9 @@ WITH lately AS MATERIALIZED (
      WHERE minute >= date_trunc('minute', now() - %(last)s::interval)
      GROUP BY task
 ), failing AS MATERIALIZED (
-    SELECT task FROM lately WHERE retried_at > coalesce(succeeded_at, '-infinity')
+    SELECT task FROM lately
+     WHERE retried_at > coalesce(succeeded_at, '-infinity')
+       AND NOT EXISTS (SELECT FROM salon_jobs_limit l WHERE l.kind = 'task' AND l.name = lately.task AND l.paused)
 ), queued AS MATERIALIZED (
     SELECT id, task FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority, run_at, id LIMIT 10000
 )
