@@ -87,7 +87,7 @@ def nothing_to_do() -> str:
 
 def problems(facts: Facts) -> tuple[Problem, ...]:
     """Find the problems, the worst first. Paused rows need no attention."""
-    parts = (_workers, _schedulers, _queues, _deaths, _tasks, _transactions, _outbox, _operators_work, _migrations)
+    parts = (_workers, _queues, _schedulers, _deaths, _tasks, _transactions, _outbox, _operators_work, _migrations)
     return tuple(problem for part in parts for problem in part(facts))
 
 
