@@ -301,6 +301,8 @@ class Relay(Loop):
                 write_failures(failures, owner=self._process_id, on_hold=on_hold, using=self.using)
                 worker.failures_written(failures)
             outage = worker.breaker.outage
+            if outage is None and not worker.paused:
+                outage = self._publishers.outage(worker.publisher)
             if worker.written_outage != (code := outage.code if outage else ""):
                 queries.write_outage(worker.destination, outage, using=self.using)
                 worker.written_outage = code

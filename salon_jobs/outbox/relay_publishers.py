@@ -56,6 +56,13 @@ class Publishers:
             require_within(_SILENT_FOR_S, silent_s, f"the broker of {service!r} cannot be used ({trouble})")
         return {service: {"silent_s": round(silent_s, 1)} for service, silent_s in silent.items()}
 
+    def outage(self, publisher: Publisher) -> PublishFailure | None:
+        """Return what a broker's silence means for its destinations, also while they have no messages to publish."""
+        for ping in list(self._pings.values()):
+            if ping.publisher is publisher and ping.silent_s() > _SILENT_FOR_S:
+                return PublishFailure(Verdict.OUTAGE, "OUTBOX.BROKER_SILENT", ping.trouble or "no answer")
+        return None
+
     def close(self) -> None:
         for ping in self._pings.values():
             ping.publisher.close()

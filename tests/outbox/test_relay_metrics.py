@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from salon_jobs.core.errors import NotReady
 from salon_jobs.outbox.relay_publishers import BrokerPing
 from tests.metrics import of, shown
 from tests.outbox.scene import ORDERS, RunningRelay, answer_with, emitted, open_writer, relaying, statuses
-from tests.support import change, event_fields
+from tests.support import change, event_fields, seen
 from tests.waiting import LIMIT_S, eventually
 
 
@@ -114,6 +115,9 @@ def test_hanging_broker_hangs_nobody() -> None:
 
 
 def test_broker_that_is_away_makes_a_relay_unready(tune: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its destinations are down, although no message waits for them."""
+    outages = "SELECT outage_code, outage, outage_since IS NOT NULL FROM salon_jobs_destination"
+    down = [("OUTBOX.BROKER_SILENT", "connection refused", True)]
     tune(pings_s=0.0, pings_again_s=0.0, silent_for_s=0.2)
     away = [True]
 
@@ -133,9 +137,12 @@ def test_broker_that_is_away_makes_a_relay_unready(tune: Callable[..., None], mo
     with relaying() as running:
         eventually(statuses, {"published": 1})
         eventually(lambda: "the broker of 'memory' cannot be used (connection refused)" in readiness())
+        eventually(partial(seen, outages), down)
         change("UPDATE salon_jobs_destination SET paused = true")
         eventually(readiness, {})
         change("UPDATE salon_jobs_destination SET paused = false")
         eventually(lambda: "connection refused" in readiness())
+        eventually(partial(seen, outages), down)
         away[0] = False
         eventually(readiness, {"memory": {"silent_s": 0.0}})
+        eventually(partial(seen, outages), [("", "", False)])
