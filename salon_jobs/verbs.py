@@ -21,7 +21,7 @@ from salon_jobs.db.connections import alias_of
 from salon_jobs.inbox import queries as inbox
 from salon_jobs.jobs import control as jobs
 from salon_jobs.jobs import limits
-from salon_jobs.jobs.held import Patience, Rows
+from salon_jobs.jobs.held import ChangedRows, Patience
 from salon_jobs.models import (
     BlockedAggregate,
     CronEntryState,
@@ -106,7 +106,7 @@ class Verb:
         Several calls for one click share its ``patience``.
         """
         alias = alias_of(using)
-        rows = Rows(self.of, self.column, keys, self.locks or (self.of,))
+        rows = ChangedRows(self.of, self.column, keys, self.locks or (self.of,))
         change = partial(self.change, *given, using=alias, **arguments)
         return (patience or Patience()).attempt(change, rows, using=alias, look=look)
 

@@ -57,7 +57,7 @@ from salon_jobs.dashboard.tasks import declared_tasks
 from salon_jobs.jobs import registry, search
 from salon_jobs.jobs.flow_summary import FlowSummary, Stage
 from salon_jobs.jobs.ordered import PlaceInOrder
-from salon_jobs.jobs.waiting import Reason
+from salon_jobs.jobs.waiting import WaitReason
 from salon_jobs.models import FanOutRecord, Job, JobError, JobResult, Process
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.names import store_name, store_words
@@ -507,7 +507,7 @@ class JobAdmin(ActionAdmin):
             return ""
         return self._linked(job.known.reasons) or (job.known.turn if job.known.sees_all else "")
 
-    def _linked(self, reasons: Iterable[Reason], *, most: int | None = None) -> SafeString:
+    def _linked(self, reasons: Iterable[WaitReason], *, most: int | None = None) -> SafeString:
         told: list[tuple[str, SafeString | str, str]] = []
         for each in reasons:
             before, number, rest = each.around()

@@ -17,7 +17,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.flow_summary import FlowSummary, summarize_flow
 from salon_jobs.jobs.ordered import PlaceInOrder, place_in_order
 from salon_jobs.jobs.search import NextAttempt, progress_of, retries_ahead
-from salon_jobs.jobs.waiting import PASSED_OVER, Reason, in_words, not_due, waiting_reasons
+from salon_jobs.jobs.waiting import PASSED_OVER, WaitReason, in_words, not_due, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobStep
 from salon_jobs.schedules.scheduler import tick_of
 from salon_jobs.tenancy.names import store_names
@@ -44,7 +44,7 @@ class JobRow:
     job: Any
     now: datetime
     sees_all: bool
-    reasons: Sequence[Reason] | None
+    reasons: Sequence[WaitReason] | None
     progress: str
     last_error: JobError | None
 
@@ -264,7 +264,7 @@ def name_of(store: StoreId) -> str:
     return store_names({store})[store]
 
 
-def _waiting(jobs: Sequence[Any], now: datetime, sees_all: bool, using: str) -> dict[int, list[Reason]]:
+def _waiting(jobs: Sequence[Any], now: datetime, sees_all: bool, using: str) -> dict[int, list[WaitReason]]:
     if sees_all:
         return waiting_reasons(jobs, using=using, now=now, store_name=name_of)
     return not_due(jobs, using=using, now=now)

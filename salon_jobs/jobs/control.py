@@ -19,7 +19,7 @@ from salon_jobs.core.records import ActionResult, EnqueueAction, JobState
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import enqueue, registry
-from salon_jobs.jobs.held import Patience, Rows
+from salon_jobs.jobs.held import ChangedRows, Patience
 from salon_jobs.jobs.options import NewJob, check_instant, checked
 from salon_jobs.jobs.results import JobHandle, WithId, as_current_store
 from salon_jobs.models import Job, Schedule
@@ -270,8 +270,8 @@ def _batches(ids: Sequence[int]) -> list[Sequence[int]]:
     return [ids[start : start + BATCH] for start in range(0, len(ids), BATCH)]
 
 
-def _rows(ids: Sequence[int]) -> Rows:
-    return Rows(Job, '"id"', ids, (Job,))
+def _rows(ids: Sequence[int]) -> ChangedRows:
+    return ChangedRows(Job, '"id"', ids, (Job,))
 
 
 def _wake(results: list[ActionResult[Any]], using: str) -> list[ActionResult[Any]]:

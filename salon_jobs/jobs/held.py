@@ -75,7 +75,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ChangedRows:
     """Rows that a person changes: those of a model with these ``keys``, whose column is, in SQL, ``column``.
 
     ``locks`` are the models of which the change locks rows, the likeliest to be held first.
@@ -120,7 +120,7 @@ class Patience:
         self._clock = clock
         self._spent = timedelta()
 
-    def attempt(self, change: Callable[[], T], rows: Rows, *, using: str, look: str | None = None) -> T:
+    def attempt(self, change: Callable[[], T], rows: ChangedRows, *, using: str, look: str | None = None) -> T:
         """Do what ``change`` does, in one transaction, or a savepoint of yours, and return its result.
 
         It is tried again while another transaction holds a row, a key or a table that it locks, so it must do nothing

@@ -25,7 +25,7 @@ from salon_jobs.words import duration, pause_details, rate_text, scope_words
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class WaitReason:
     """Reason why a job does not run yet. ``job_id`` is a job that it waits for, which ``text`` calls by its number.
 
     ``kind`` is for programs: early, key or flow (it is held), undeclared, unserved, paused, limit, rate or locked.
@@ -40,7 +40,7 @@ class Reason:
         return self.text.partition(f"#{self.job_id}") if self.job_id is not None else (self.text, "", "")
 
 
-def in_words(reasons: Iterable[Reason]) -> str:
+def in_words(reasons: Iterable[WaitReason]) -> str:
     """Return the texts of reasons on one line."""
     return "; ".join(each.text for each in reasons)
 
@@ -75,16 +75,16 @@ class StartConditions:
     known_tasks: frozenset[str]
     store_name: Callable[[StoreId], str]
 
-    def reasons(self, job: Any, now: datetime) -> list[Reason]:
+    def reasons(self, job: Any, now: datetime) -> list[WaitReason]:
         """Return the reasons why a queued job that is due does not start; none if it only waits for its turn."""
-        found: list[Reason] = []
+        found: list[WaitReason] = []
         if job.task not in self.known_tasks:
             said = gettext("no task %(task)s is declared here")
-            found.append(Reason("undeclared", said % {"task": repr(job.task)}))
+            found.append(WaitReason("undeclared", said % {"task": repr(job.task)}))
         if not self.served:
-            found.append(Reason("unserved", gettext("no worker is running")))
+            found.append(WaitReason("unserved", gettext("no worker is running")))
         elif not any(serves(queues, job.queue) for queues in self.served):
-            found.append(Reason("unserved", gettext("no worker serves queue %(queue)s") % {"queue": job.queue}))
+            found.append(WaitReason("unserved", gettext("no worker serves queue %(queue)s") % {"queue": job.queue}))
         for scope in scopes_of(job.queue, job.task, job.store_id, job.concurrency_key):
             limit, (kind, _, of) = self.limits[scope], scope.partition(":")
             name = scope_words(kind, self.store_name(job.store_id) if kind == "store" and job.store_id else of)
@@ -95,7 +95,7 @@ class StartConditions:
                     "name": name,
                     "details": pause_details(limit.paused_by, at),
                 }
-                found.append(Reason("paused", said.rstrip()))
+                found.append(WaitReason("paused", said.rstrip()))
             elif (running := self.running.get(scope)) is not None and running.jobs >= most:
                 said = ngettext(
                     "%(name)s: %(jobs)s job running, limit %(limit)s",
@@ -103,15 +103,15 @@ class StartConditions:
                     running.jobs,
                 )
                 said %= {"name": name, "jobs": f"{running.jobs:,}", "limit": f"{most:,}"}
-                found.append(Reason("limit", f"{said}: {self._held_by(running, now)}", running.longest_id))
+                found.append(WaitReason("limit", f"{said}: {self._held_by(running, now)}", running.longest_id))
             elif limit.blocks:
-                found.append(Reason("limit", gettext("%(name)s: limited to 0 running jobs") % {"name": name}))
+                found.append(WaitReason("limit", gettext("%(name)s: limited to 0 running jobs") % {"name": name}))
             elif limit.rate is not None:
                 said = gettext("%(name)s is limited to %(rate)s") % {"name": name, "rate": rate_text(limit.rate)}
                 if (missing := 1 - self.tokens.get(scope, 1.0)) > 0:
                     next_in = gettext("the next may start in %(time)s") % {"time": duration(missing / limit.rate)}
                     said = f"{said}: {next_in}"
-                found.append(Reason("rate", said))
+                found.append(WaitReason("rate", said))
         return found
 
     def _held_by(self, running: Running, now: datetime) -> str:
@@ -139,7 +139,7 @@ def served_in_words(queues: Sequence[str] | None) -> str:
     return gettext("all but %(queues)s") % {"queues": ", ".join(excluded)} if excluded else ", ".join(queues)
 
 
-def not_due(jobs: Iterable[Any], *, using: str, now: datetime) -> dict[int, list[Reason]]:
+def not_due(jobs: Iterable[Any], *, using: str, now: datetime) -> dict[int, list[WaitReason]]:
     """Return for each queued job why it is not due, in one query if some of them are held; no reason if it is due.
 
     Role: operator, worker; web for its store.
@@ -152,17 +152,17 @@ def not_due(jobs: Iterable[Any], *, using: str, now: datetime) -> dict[int, list
     return {job.pk: list(_not_due(job, behind.get(job.pk), now)) for job in queued}
 
 
-def _not_due(job: Any, behind: tuple[str, int, bool] | None, now: datetime) -> Iterator[Reason]:
+def _not_due(job: Any, behind: tuple[str, int, bool] | None, now: datetime) -> Iterator[WaitReason]:
     ahead_s = (job.run_at - now).total_seconds()
     if not job.is_held:
         if ahead_s > 0:
             said = gettext("retry in %(time)s") if job.attempts else gettext("due in %(time)s")
-            yield Reason("early", said % {"time": duration(ahead_s)})
+            yield WaitReason("early", said % {"time": duration(ahead_s)})
     elif behind is None:  # the transaction that ends the one before it has locked it
         if job.ordered:
-            yield Reason("key", gettext("comes after other jobs with its concurrency key"))
+            yield WaitReason("key", gettext("comes after other jobs with its concurrency key"))
         else:
-            yield Reason("flow", gettext("comes after other jobs of its flow"))
+            yield WaitReason("flow", gettext("comes after other jobs of its flow"))
     else:
         kind, job_id, has_more = behind
         if kind == "key":
@@ -171,7 +171,7 @@ def _not_due(job: Any, behind: tuple[str, int, bool] | None, now: datetime) -> I
             said = gettext("comes after #%(id)s and others of its flow")
         else:
             said = gettext("comes after #%(id)s of its flow")
-        yield Reason(kind, said % {"id": job_id}, job_id)
+        yield WaitReason(kind, said % {"id": job_id}, job_id)
 
 
 def start_conditions(
@@ -212,16 +212,16 @@ def _running_by_scope(using: str) -> dict[str, Running]:
 PASSED_OVER: Final = timedelta(seconds=30)
 
 
-def _passed_over(jobs: Sequence[Job], using: str) -> dict[int, list[Reason]]:
+def _passed_over(jobs: Sequence[Job], using: str) -> dict[int, list[WaitReason]]:
     """Return the sessions that hold rows of jobs that could run and have been due for long."""
     said = gettext("its row is held by %(session)s")
     holders = holders_of(Job, '"id"', [job.pk for job in jobs], using=using) if jobs else {}
-    return {int(job_id): [Reason("locked", said % {"session": holder.name})] for job_id, holder in holders.items()}
+    return {int(job_id): [WaitReason("locked", said % {"session": holder.name})] for job_id, holder in holders.items()}
 
 
 def waiting_reasons(
     jobs: Iterable[Job], *, using: str, now: datetime, store_name: Callable[[StoreId], str] = str
-) -> dict[int, list[Reason]]:
+) -> dict[int, list[WaitReason]]:
     """Return for each queued job why it does not run yet; no reason if it only waits for its turn.
 
     Six queries at most, for any number of jobs, plus those of ``store_name``. Role: operator, worker.

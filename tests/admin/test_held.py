@@ -29,7 +29,7 @@ from salon_jobs import cron, schedule
 from salon_jobs.control import cancel_jobs
 from salon_jobs.core.errors import HeldUp
 from salon_jobs.jobs import held, limits
-from salon_jobs.jobs.held import LOOK, PATIENCE, PROMISED, TRY, Patience, Rows
+from salon_jobs.jobs.held import LOOK, PATIENCE, PROMISED, TRY, ChangedRows, Patience
 from salon_jobs.models import (
     BlockedAggregate,
     CronEntryState,
@@ -534,9 +534,9 @@ def test_patience_is_for_all_locks_together(monkeypatch: pytest.MonkeyPatch) -> 
 
     with psycopg.connect(url_for(None)) as session, holding(ONE, second) as pid:
         session.execute(ONE, [first])
-        patience.attempt(lambda: lock(first), Rows(Job, '"id"', [first], (Job,)), using="operator")
+        patience.attempt(lambda: lock(first), ChangedRows(Job, '"id"', [first], (Job,)), using="operator")
         with pytest.raises(HeldUp, match=rf"job {second}: its row is held by session {pid}"):
-            patience.attempt(lambda: lock(second), Rows(Job, '"id"', [second], (Job,)), using="operator")
+            patience.attempt(lambda: lock(second), ChangedRows(Job, '"id"', [second], (Job,)), using="operator")
     assert tries == [first, first, second]
 
 

@@ -115,6 +115,7 @@ WITH lately AS MATERIALIZED (
     SELECT task FROM lately
      WHERE retried_at > coalesce(succeeded_at, '-infinity')
        AND NOT EXISTS (SELECT FROM salon_jobs_limit l WHERE l.kind = 'task' AND l.name = lately.task AND l.paused)
+     ORDER BY retried_at DESC, task LIMIT 20
 ), queued AS MATERIALIZED (
     SELECT id, task FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority, run_at, id LIMIT 10000
 )
@@ -134,7 +135,6 @@ SELECT f.task, since.runs, since.at
         OR EXISTS (SELECT FROM queued q WHERE q.task = f.task
                     AND (SELECT j.attempts > 0 FROM salon_jobs_job j WHERE j.id = q.id)))
  ORDER BY since.runs DESC, f.task
- LIMIT 20
 
 -- name: stores_of_queues
 -- Return of each of %(queues)s the store that has most of its jobs, among the first 500 due jobs of each priority, and of
