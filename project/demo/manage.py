@@ -9,9 +9,13 @@ import os
 import sys
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
-from project import settings
-from project.demo.psql import running_url
-from project.demo.server import DemoServer
+# The settings ask for the address of the database that the command of a process needs, and it is not this one's.
+ARGUMENTS = sys.argv[1:]
+del sys.argv[1:]
+
+from project import settings  # noqa: E402
+from project.demo.psql import running_url  # noqa: E402
+from project.demo.server import DemoServer  # noqa: E402
 
 
 def main(arguments: list[str]) -> None:
@@ -29,4 +33,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(ARGUMENTS)

@@ -66,12 +66,15 @@ def serve(console: Console, database: DemoDatabase) -> None:
         nats.stream("reservations")
         nats.stream(_INVOICES, max_msg_size=10_000)
         web = {"DATABASE_URL": database.url("web"), "OPERATOR_DATABASE_URL": database.url("operator")}
-        _start(processes, address, web, worker_environment(database, smtp, nats))
+        ready = _start(processes, address, web, worker_environment(database, smtp, nats))
         stores = _stores(database)
         _prepare(processes, database, web, stores)
         processes.start("enqueue_now_and_then", *stores, environment=web)
         console.print(f"\nDashboard: [bold]http://{address}/admin/salon_jobs/dashboard/[/]", soft_wrap=True)
         console.print(f"Login:     [bold]{_LOGIN}[/]  password: [bold]{password}[/]")
+        console.print("Commands:  [bold].venv/bin/python -m project.demo.manage salon_jobs status[/], or any other")
+        for service, url in ready.items():
+            console.print(f"Readiness: {url} ({service})", soft_wrap=True)
         console.print("Jobs arrive every second or two.")
         console.print("Worker, scheduler, relay, consumer and NATS are running. Ctrl-C ends them all.")
         try:
@@ -82,17 +85,18 @@ def serve(console: Console, database: DemoDatabase) -> None:
             console.print("Stopping…")
 
 
-def _start(processes: Processes, address: str, web: Mapping[str, str], worker: Mapping[str, str]) -> None:
-    """Start the services and the web process; return when all of them answer."""
-    urls = {"runserver": f"http://{address}/admin/login/"}
+def _start(processes: Processes, address: str, web: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
+    """Start the services and the web process; return the addresses of the services' readiness when all answer."""
+    urls: dict[str, str] = {}
     for command, names in _SERVICES.items():
         health = f"127.0.0.1:{free_port()}"
         urls[command] = f"http://{health}/readyz"
         processes.start(command, *names, "--health-addr", health, environment=worker)
     secret = {"SECRET_KEY": secrets.token_urlsafe(50)}
     processes.start("runserver", "--noreload", "--insecure", address, environment={**web, **secret})
-    for command, url in urls.items():
+    for command, url in {**urls, "runserver": f"http://{address}/admin/login/"}.items():
         processes.wait_until_answers(command, url)
+    return urls
 
 
 def _stores(database: DemoDatabase) -> list[str]:

@@ -17,16 +17,21 @@ from salon_jobs.core.records import StoreId
 from salon_jobs.tenancy.active import expect_no_rows
 
 
+def searched_names() -> tuple[str, ...]:
+    """Return the fields of the store model that ``StoreIsolation(names=…)`` lets operators search; none without."""
+    model = store_model()
+    constraints = () if model is None else model._meta.constraints
+    return next((each.names for each in constraints if isinstance(each, StoreIsolation)), ())
+
+
 def stores_with_name(text: str, *, most: int) -> dict[StoreId, str]:
     """Return up to ``most`` stores with the text in their names, in any case, those named exactly so first.
 
-    Searches the columns that ``StoreIsolation(names=…)`` of the store model lets the operator's role read; without any,
-    or without stores, there is none. Role: operator. Raises ConfigurationError if it may not read them yet.
+    Searches ``searched_names``; without any there is none. Role: operator. Raises ConfigurationError if it may not read
+    them yet.
     """
     model: Any = store_model()
-    if model is None:
-        return {}
-    names = next((each.names for each in model._meta.constraints if isinstance(each, StoreIsolation)), ())
+    names = searched_names()
     if not names:
         return {}
     contain, equal = Q(), Q()

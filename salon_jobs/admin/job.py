@@ -23,7 +23,7 @@ from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext, gettext_noop, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from salon_jobs.access.store_names import stores_called
+from salon_jobs.access.store_names import searched_names, stores_called
 from salon_jobs.admin import filters
 from salon_jobs.admin.actions import ActionAdmin
 from salon_jobs.admin.base import ASIDE, MOST, OrderedList, explained, gone, id_or_other
@@ -247,10 +247,15 @@ class JobAdmin(ActionAdmin):
             "The full number or key of a job, a task, or a class of errors; or, of the newest %(newest)s jobs,"
             " argument=value or part of a payload (of up to %(kilobytes)s KB) or of an error"
         )
-        if conf.store_model:
+        if searched_names():
             said = gettext(
                 "The full number or key of a job, a task, a class of errors, or a store; or, of the newest %(newest)s"
                 " jobs, argument=value or part of a payload (of up to %(kilobytes)s KB) or of an error"
+            )
+        elif conf.store_model:
+            said = gettext(
+                "The full number or key of a job, a task, a class of errors, or the ID of a store; or, of the newest"
+                " %(newest)s jobs, argument=value or part of a payload (of up to %(kilobytes)s KB) or of an error"
             )
         return said % {"newest": f"{search.SEARCHED:,}", "kilobytes": f"{search.LARGEST_READ // 1024:,}"}
 

@@ -110,7 +110,11 @@ def test_unconfigured_parts_are_left_out(operator: Client, busy: tuple[Rows, Row
     consumer = {"SOURCE": "rn::nats:::orders", "TASKS": {"order.created": "ping"}}
     settings.SALON_JOBS = {**settings.SALON_JOBS, "CONSUMERS": {"orders": consumer}}
     parts = {
-        "job/": ["Salon 0", "a class of errors, or a store", "Pause or resume queue, task or store of selected jobs"],
+        "job/": [
+            "Salon 0",
+            "a class of errors, or the ID of a store",
+            "Pause or resume queue, task or store of selected jobs",
+        ],
         f"job/{busy[0].job}/change/": ["Pause or resume queue, task or store"],
         "dashboard/": ["Salon 0", "Parked", "Rejected", "Messages"],
         "": ["Messages", "Incoming messages"],

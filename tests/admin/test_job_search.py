@@ -45,7 +45,9 @@ def test_task_and_error_list_their_jobs(operator: Client) -> None:
 def test_store_lists_its_jobs_by_name(operator: Client, two: tuple[Rows, Rows]) -> None:
     own, other = two
     assert listed(operator, "job", "?q=salon 0") == set(), "the operator's role may not read names yet"
+    assert "or the ID of a store; or" in html_of(operator, "job/")
     with operator_reads_names():
+        assert "or a store; or" in html_of(operator, "job/")
         assert listed(operator, "job", "?q=salon 0") == {own.job}
         assert listed(operator, "job", "?q=Salon 1") == {other.job}
         assert listed(operator, "job", "?q=Salon") == set(), "a part of a name may be part of a text"

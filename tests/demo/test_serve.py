@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.cookiejar
+import json
 import re
 import signal
 import subprocess
@@ -67,6 +68,10 @@ def test_serve_until_interrupted(tmp_path: Path) -> None:
         eventually(lambda: "charge-card" in get(dashboard), limit_s=START_S)
         for task in ("sync-till", "print-report", "remind-customer"):
             eventually(lambda task=task: task in get(f"{origin}/admin/salon_jobs/job/"), limit_s=START_S)  # type: ignore[misc]
+        readiness = {name: url for url, name in re.findall(r"Readiness: (\S+) \((\w+)\)", log.read_text())}
+        assert {name: json.loads(get(url))["status"] for name, url in readiness.items()} == dict.fromkeys(
+            ("runscheduler", "relay_outbox", "consume_queue", "runworker"), "ready"
+        )
         started = descendants(served.pid)
         for part in SERVICES:
             assert any(part in command for command in started.values()), part
@@ -76,6 +81,13 @@ def test_serve_until_interrupted(tmp_path: Path) -> None:
     finally:
         served.terminate()
         served.wait(LIMIT_S)
+
+
+def test_commands_need_what_is_served() -> None:
+    """Whatever the command: one of a web process has no address of its own database here."""
+    for command in ("salon_jobs status", "ping"):
+        done = run_command(sys.executable, "-m", "project.demo.manage", *command.split())
+        assert (done.returncode, done.stderr) == (1, "run make serve first, and leave it running\n")
 
 
 def test_slow_api_lets_jobs_wait_at_once(process_id: int, capsys: pytest.CaptureFixture[str]) -> None:
