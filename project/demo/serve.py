@@ -72,7 +72,10 @@ def serve(console: Console, database: DemoDatabase) -> None:
         processes.start("enqueue_now_and_then", *stores, environment=web)
         console.print(f"\nDashboard: [bold]http://{address}/admin/salon_jobs/dashboard/[/]", soft_wrap=True)
         console.print(f"Login:     [bold]{_LOGIN}[/]  password: [bold]{password}[/]")
-        console.print("Commands:  [bold].venv/bin/python -m project.demo.manage salon_jobs status[/], or any other")
+        console.print(
+            "Commands:  [bold].venv/bin/python -m project.demo.manage salon_jobs status[/] and any other",
+            soft_wrap=True,
+        )
         for service, url in ready.items():
             console.print(f"Readiness: {url} ({service})", soft_wrap=True)
         console.print("Jobs arrive every second or two.")
