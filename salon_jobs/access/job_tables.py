@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 from typing import Any, Final, cast
 
 from django.apps import apps
@@ -28,6 +29,7 @@ from salon_jobs.db import statements
 FUNCTIONS: Final = tuple(f"salon_jobs_{name.removesuffix('_function')}" for name in statements.files("*_function"))
 
 
+@cache
 def own_tables() -> Mapping[str, Access]:
     """Return what the models declare of their tables, by name."""
     models = cast("Iterable[Any]", apps.get_app_config("salon_jobs").get_models())

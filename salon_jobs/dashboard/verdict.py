@@ -205,18 +205,14 @@ def _deaths(facts: Facts) -> Iterator[Problem]:
     text = ngettext("%(count)s process died", "%(count)s processes died", ends.deaths) % {"count": f"{ends.deaths:,}"}
     remedy = gettext("see why in their logs, or in that of the system, which kills for memory: %(names)s")
     remedy %= {"names": _some(ends.names)}
-    # With several jobs, it may be any of them, or none.
-    jobs = ", ".join(map(str, ends.job_ids[:_NAMED])) + ("…" if ends.job_ids[_NAMED:] else "")
-    if len(ends.job_ids) == 1:
-        jobs = f"{jobs}{f', {ends.task}' if ends.task else ''}"
-        said = (
-            gettext("%(died)s with job %(jobs)s")
-            if ends.deaths == 1
-            else gettext("%(died)s, %(most)s with job %(jobs)s")
-        )
-        text = said % {"died": text, "most": ends.of_job, "jobs": jobs}
-    elif jobs:
-        said = gettext("%(died)s, %(most)s with each of the jobs %(jobs)s")
+    if jobs := _some(map(str, ends.job_ids)):
+        if len(ends.job_ids) > 1:  # it may be any of them, or none
+            said = gettext("%(died)s, %(most)s with each of the jobs %(jobs)s")
+        elif ends.deaths == 1:
+            said = gettext("%(died)s with job %(jobs)s")
+        else:
+            said = gettext("%(died)s, %(most)s with job %(jobs)s")
+        jobs = f"{jobs}, {ends.task}" if ends.task else jobs
         text = said % {"died": text, "most": ends.of_job, "jobs": jobs}
     if ends.task is not None:
         remedy = (

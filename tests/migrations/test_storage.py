@@ -9,9 +9,9 @@ import pytest
 from django.db import connections, transaction
 from django.db.migrations.state import ProjectState
 
+from salon_jobs.access.job_tables import own_tables
 from salon_jobs.access.operations.access import InstallDeclared
 from salon_jobs.core.rights import Access
-from salon_jobs.models import JobError
 from tests.settings import url_for
 from tests.support import seen
 
@@ -31,7 +31,8 @@ def test_storage_is_set_beside_writers(database: None, settings: Any, monkeypatc
     """It is reversible."""
     settings.SALON_JOBS = {**settings.SALON_JOBS, "ROLES": None}  # grants and policies would wait
     storage = {"fillfactor": 90, "toast.autovacuum_vacuum_threshold": 7}
-    monkeypatch.setattr(JobError, "access", Access(storage=storage))
+    declared = {**own_tables(), "salon_jobs_job_error": Access(storage=storage)}
+    monkeypatch.setattr("salon_jobs.access.operations.access.own_tables", lambda: declared)
     operation = InstallDeclared(tables=("salon_jobs_job_error",), functions=())
     owner, state = connections["owner"], ProjectState()
     with psycopg.connect(url_for("worker_runtime")) as writer:
