@@ -132,8 +132,13 @@ def test_every_end_wakes_all_waiters(process_id: int, hooks: Hooks, stores: list
 def test_awaited_end_is_written_at_once(process_id: int, hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait to be written together."""
     monkeypatch.setattr(finisher, "_GATHER_S", LIMIT_S)
-    known = threading.Event()
-    hooks.system = lambda note: 7 if note else known.wait(LIMIT_S)
+    both, known = threading.Barrier(2), threading.Event()
+
+    def handler(note: str) -> object:
+        both.wait(LIMIT_S)  # the end of a job that runs alone would be written at once
+        return 7 if note else known.wait(LIMIT_S)
+
+    hooks.system = handler
     tasks.system.enqueue()
     handle = tasks.kept_result.enqueue(note="ends")
     with listening_worker(process_id, 2) as worker:
