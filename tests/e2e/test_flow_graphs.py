@@ -26,6 +26,7 @@ from tests.support import seen
 from tests.waiting import eventually
 
 ENDED = "SELECT count(*) FROM salon_jobs_flow_member WHERE outcome IS NOT NULL"
+RAN = "SELECT job_id FROM salon_jobs_flow_member WHERE outcome <> 'skipped'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ class Graph:
         assert [outcomes[member.id] for member in self.members] == self.spec.states
         written = Counter(int(name) for (name,) in seen("SELECT name FROM customer"))
         assert written == Counter(self.spec.numbers("succeeded")), "each that succeeded did so once"
+        assert seen(f"SELECT count(*) FROM salon_jobs_flow_edge JOIN ({RAN}) AS ran USING (job_id)") == [(0,)]
+        assert seen("SELECT count(*) FROM salon_jobs_job") == [(len(self.spec.numbers("failed", "skipped")),)]
         lines = [line.split() for line in (self.folder / "log").read_text().splitlines()]
         begins, ends = (
             [(int(at), int(number)) for at, number, word in lines if word == wanted] for wanted in ("begin", "end")
@@ -160,8 +163,8 @@ def run(seed: int, size: int, store_id: UUID, folder: Path, disturbances: int) -
         graph.check()
 
 
-def test_small_graph_under_kills_and_retries(stores: list[UUID], tmp_path: Path) -> None:
-    run(3, 16, stores[0], tmp_path, 3)
+def test_graph_under_kills_and_retries(stores: list[UUID], tmp_path: Path) -> None:
+    run(3, 80, stores[0], tmp_path, 4)
 
 
 @pytest.mark.slow

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 from salon_jobs import tenant_context
 from tests.e2e import tasks
-from tests.e2e.killing import kill_children
 from tests.e2e.worker_process import QUICK, WorkerProcess
 from tests.support import elsewhere, seen
 from tests.waiting import eventually
 
-CUSTOMERS, JOBS = 30, 8
+CUSTOMERS, JOBS, KILLS = 30, 8, 3
 
 
 def test_ordered_jobs_survive_kills(stores: list[UUID], tmp_path: Path) -> None:
@@ -39,7 +41,15 @@ def test_ordered_jobs_survive_kills(stores: list[UUID], tmp_path: Path) -> None:
     ):
         halves = range(CUSTOMERS // 2), range(CUSTOMERS // 2, CUSTOMERS)
         callers = [elsewhere(pool, partial(add, range(JOBS // 2, JOBS), customers)) for customers in halves]
-        kill_children(worker, done, CUSTOMERS * JOBS, kills=3)
+        killed = 0
+        for kill in range(1, KILLS + 1):
+            eventually(partial(lambda wanted: done() >= wanted, kill * CUSTOMERS * JOBS // (KILLS + 2)))
+            with suppress(ProcessLookupError):
+                for child in worker.children()[:1]:  # none while one has yet to be replaced
+                    os.kill(child["pid"], signal.SIGKILL)
+                    killed += 1
+        eventually(done, CUSTOMERS * JOBS)
+        assert killed
         assert [caller.result() for caller in callers] == [None, None]
         eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job"), [(0,)])
     assert done() == CUSTOMERS * JOBS, "each ran once"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import StringIO
@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 from django.core.management import call_command
-from django.db import connections, transaction
+from django.db import transaction
 
 from project.salon.tasks.reservation import expire_tentative_reservations
 from salon_jobs import tenant_context
@@ -23,22 +23,12 @@ from tests.e2e import tasks
 from tests.e2e.held import Held
 from tests.e2e.worker_process import WorkerProcess, end_worker_connections, gone
 from tests.interpreter import ROOT
-from tests.support import change, seen, store_id_sql
+from tests.support import change, elsewhere, seen, store_id_sql
 from tests.waiting import eventually
 
 SECRET = "a-customers-name"
 # Has a process and its children be new interpreters, instead of copies of one that has started.
 NEW = {"NEW_INTERPRETERS": "1", "PYTHONHASHSEED": "0"}
-
-
-def test_ping_is_picked_up(database: None) -> None:
-    with WorkerProcess(ready=True) as worker:
-        call_command("ping", stdout=(said := StringIO()))
-        assert worker.wait_for("job_succeeded", job_id=int(said.getvalue()))["task_name"] == "ping"
-        worker.stop(signal.SIGINT)
-        assert worker.wait() == 0
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
-    assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
 
 
 def test_job_is_found_without_notifications(database: None) -> None:
@@ -52,35 +42,29 @@ def test_job_is_found_without_notifications(database: None) -> None:
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
 
 
-def test_fan_out_to_a_hundred_stores(database: None) -> None:
+def test_notifications_wake_the_worker(database: None) -> None:
+    """Those of a command, of a fan-out, and of two threads, whose process leaves most of them out: no job is missed."""
     change(f"INSERT INTO store (id, name) SELECT {store_id_sql()}, 'Salon' FROM generate_series(1, 100)")
-    with WorkerProcess(ready=True) as worker:
-        fan_out_job = expire_tentative_reservations.enqueue(reason="cron")
+    with WorkerProcess(POLL_INTERVAL=3600, ready=True) as worker:
+        eventually(lambda: worker.children()[0]["listening"] is True)
+        call_command("ping", stdout=(said := StringIO()))
+        assert worker.wait_for("job_succeeded", job_id=int(said.getvalue()))["task_name"] == "ping"
+        worker.wait_for("job_succeeded", job_id=expire_tentative_reservations.enqueue(reason="cron").id)
         done = partial(worker.logged, "job_succeeded", task_name="expire-tentative-for-store")
         eventually(lambda: len(done()), 100)
         assert len({record["store_id"] for record in done()}) == 100
-        assert worker.logged("job_succeeded", job_id=fan_out_job.id)
-
-
-def test_notifications_wake_the_worker(database: None) -> None:
-    """Two threads of one process share its clock of notifications, which leaves most of them out; no job is missed."""
-    with WorkerProcess(POLL_INTERVAL=3600, ready=True) as worker:
-        eventually(lambda: worker.children()[0]["listening"] is True)
-        worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
         ids: set[int] = set()
 
         def enqueue() -> None:
-            try:
-                ids.update(tasks.nothing.enqueue().id for _ in range(60))
-            finally:
-                connections.close_all()
+            ids.update(tasks.nothing.enqueue().id for _ in range(60))
 
-        threads = [threading.Thread(target=enqueue) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as pool:
+            assert [each.result() for each in [elsewhere(pool, enqueue) for _ in range(2)]] == [None, None]
         eventually(lambda: ids <= {record["job_id"] for record in worker.logged("job_succeeded")})
+        worker.stop(signal.SIGINT)
+        assert worker.wait() == 0
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
 
 
 def test_prefetched_jobs_are_left_to_an_idle_worker(stores: list[UUID], held: Held) -> None:

@@ -25,13 +25,16 @@ def assert_given_back(*job_ids: int) -> None:
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
 
 
-def test_sigterm_finishes_running_jobs_only(stores: list[UUID], held: Held) -> None:
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGHUP] * 2], ids=["SIGTERM", "closed terminal"])
+def test_stop_finishes_running_jobs_only(stores: list[UUID], held: Held, signals: list[signal.Signals]) -> None:
+    """The system and the shell each send SIGHUP when a terminal is closed: the second forces nothing."""
     # A long poll: the stop must be noticed although all threads are busy.
     with WorkerProcess("--concurrency", "1", POLL_INTERVAL=60, ready=True) as worker:
         running = held.begin(store_id=stores[0])
         waiting = tasks.write.enqueue(store_id=stores[0]).id
-        worker.stop()
-        assert worker.wait_for("process_stopping")["running"] == 1
+        for number in signals:
+            worker.stop(number)
+            assert worker.wait_for("process_stopping")["running"] == 1
         status, answer = worker.ask("/readyz")
         assert (status, answer["code"]) == (503, "WORKER.NOT_READY")
         assert worker.ask("/healthz")[0] == 200
@@ -43,20 +46,6 @@ def test_sigterm_finishes_running_jobs_only(stores: list[UUID], held: Held) -> N
     assert (row["state"], row["attempts"], row["leased_by"]) == ("queued", 0, None)
     assert seen("SELECT count(*) FROM customer") == [(1,)]
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
-
-
-def test_closed_terminal_is_one_request_to_stop(stores: list[UUID], held: Held) -> None:
-    """The system and the shell each send SIGHUP: the second forces nothing."""
-    with WorkerProcess("--concurrency", "1", ready=True) as worker:
-        running = held.begin(store_id=stores[0])
-        worker.stop(signal.SIGHUP)
-        worker.wait_for("process_stopping")
-        worker.stop(signal.SIGHUP)
-        assert worker.ask("/healthz")[0] == 200
-        held.let_go()
-        assert worker.wait() == 0
-        assert worker.logged("job_succeeded", job_id=running)
-        assert worker.logged("process_stopped", clean=True)
 
 
 def test_interrupt_releases_jobs_uncharged(stores: list[UUID], held: Held) -> None:
