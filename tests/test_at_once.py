@@ -115,11 +115,7 @@ class AtOnceInTestCase(TestCase):
 
     def test_failure_reaches_the_caller(self) -> None:
         error = LookupError("boom")
-
-        def fail(**_: object) -> None:
-            raise error
-
-        tasks.hooks.system = fail
+        tasks.hooks.system = tasks.raises(error)
         with tenant_context(self.store_id):
             with pytest.raises(AssertionError, match="LookupError: boom") as caught:
                 tasks.system.enqueue()
@@ -198,10 +194,7 @@ def test_explicit_drain_is_one_drain(database: None, hooks: tasks.Hooks) -> None
 
 
 def test_discarded_job_is_no_failure(database: None, hooks: tasks.Hooks) -> None:
-    def discard(note: str) -> None:
-        raise Discard("over")
-
-    hooks.system = discard
+    hooks.system = tasks.raises(Discard("over"))
     with run_at_once() as runs:
         tasks.system.enqueue(note="n")
     assert [type(run.outcome) for run in runs] == [Cancelled]

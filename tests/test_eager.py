@@ -70,10 +70,7 @@ def test_eager_jobs_have_their_own_store(eager: None, process_id: int, hooks: Ho
 def test_eager_failure_waits_for_retry(
     eager: None, process_id: int, hooks: Hooks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(note: str = "") -> None:
-        raise ValueError("no such card")
-
-    hooks.system = fail
+    hooks.system = tasks.raises(ValueError("no such card"))
     handle = tasks.system.enqueue()
     assert "job_retried" in caplog.text
     assert "no such card" in caplog.text

@@ -125,11 +125,7 @@ class DrainInTestCase(TestCase):
 
     def test_failing_task_fails_test(self) -> None:
         error = LookupError("boom")
-
-        def fail(**_: object) -> None:
-            raise error
-
-        tasks.hooks.store = fail
+        tasks.hooks.store = tasks.raises(error)
         handle = tasks.in_store.enqueue(store_id=self.store_id)
         tasks.system.enqueue()
         with pytest.raises(AssertionError) as caught:
@@ -140,13 +136,7 @@ class DrainInTestCase(TestCase):
         assert [run.task for run in drain_jobs()] == ["test-system"], "the drain ended at the failure"
 
     def test_discard_and_snooze_are_no_failures(self) -> None:
-        def discard(**_: object) -> None:
-            raise Discard("over")
-
-        def snooze(**_: object) -> None:
-            raise Snooze(timedelta(hours=1))
-
-        tasks.hooks.store, tasks.hooks.system = discard, snooze
+        tasks.hooks.store, tasks.hooks.system = tasks.raises(Discard("over")), tasks.raises(Snooze(timedelta(hours=1)))
         tasks.in_store.enqueue(store_id=self.store_id)
         tasks.system.enqueue()
         assert [type(run.outcome) for run in drain_jobs()] == [Cancelled, Snoozed]
@@ -158,6 +148,22 @@ class DrainInTestCase(TestCase):
         [run] = drain_jobs()
         assert isinstance(run.outcome, Succeeded)
         assert names == ["Salon of the test"]
+
+    def test_coroutines_run_on_the_tests_connection(self) -> None:
+        found: list[object] = []
+
+        async def handler(**_: object) -> None:
+            found.append((await Store.objects.aget()).pk)
+
+        tasks.hooks.coroutine = handler
+        tasks.async_store.enqueue(store_id=self.store_id)
+        assert [type(run.outcome) for run in drain_jobs()] == [Succeeded]
+        assert perform_job(tasks.async_store, store_id=self.store_id, number=7) == 7
+        assert found == [self.store_id] * 2
+        with pytest.raises(Store.DoesNotExist):
+            perform_job(tasks.async_store, store_id=new_store_id())
+        assert current_store_id() is None
+        assert not Store.objects.exists(), "no store is left on the connection"
 
     def test_endless_jobs_are_reported(self) -> None:
         tasks.hooks.system = lambda **_: tasks.system.enqueue()

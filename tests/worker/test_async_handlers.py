@@ -18,7 +18,6 @@ import pytest
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, transaction
-from django.test import TestCase
 
 from project.salon.models import Customer, Store
 from salon_jobs import Retry, Snooze, current_job, current_store_id, tenant_context
@@ -26,9 +25,9 @@ from salon_jobs.control import cancel_jobs
 from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.task import task
-from salon_jobs.testing import drain_jobs, perform_job
+from salon_jobs.testing import perform_job
 from tests import tasks
-from tests.support import new_store_id, run_due, seen
+from tests.support import run_due, seen
 from tests.waiting import LIMIT_S, eventually
 from tests.worker.conftest import Busy
 from tests.worker.effects import write, written
@@ -451,29 +450,3 @@ def test_plain_function_returning_awaitable(process_id: int, recwarn: pytest.War
     assert isinstance(outcome, Errored)
     assert "declare its handler with async def" in str(outcome.error)
     assert [warning for warning in recwarn if "never awaited" in str(warning.message)] == []
-
-
-class AsyncTasksInTestCase(TestCase):
-    """The testing kit runs them from synchronous tests, on the test's connection."""
-
-    def setUp(self) -> None:
-        self.store_id = new_store_id()
-        with tenant_context(self.store_id):
-            Store.objects.create(id=self.store_id, name="Salon of the test")
-        self.addCleanup(tasks.hooks.reset)
-
-    def test_testing_kit_runs_coroutines(self) -> None:
-        found: list[object] = []
-
-        async def handler(**_: object) -> None:
-            found.append((await Store.objects.aget()).pk)
-
-        tasks.hooks.coroutine = handler
-        tasks.async_store.enqueue(store_id=self.store_id)
-        assert [type(run.outcome) for run in drain_jobs()] == [Succeeded]
-        assert perform_job(tasks.async_store, store_id=self.store_id, number=7) == 7
-        assert found == [self.store_id] * 2
-        with pytest.raises(Store.DoesNotExist):
-            perform_job(tasks.async_store, store_id=new_store_id())
-        assert current_store_id() is None
-        assert not Store.objects.exists(), "no store is left on the connection"
