@@ -6,12 +6,12 @@ import copy
 import tempfile
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from project.salon.models import Store
@@ -42,6 +42,12 @@ def fail(error: type[Exception] = ZeroDivisionError) -> None:
 
 def fail_in_database(using: str = "default") -> None:
     execute("SELECT nonsense", using=using)
+
+
+def swallow() -> None:
+    """Swallow the error that aborts the transaction."""
+    with suppress(DatabaseError):
+        execute("SELECT 1 / 0")
 
 
 def visible(using: str = "default") -> list[UUID]:

@@ -27,7 +27,7 @@ from salon_jobs.integrations.rest_framework import TenantAPIView
 from salon_jobs.tenancy.caches import store_key
 from salon_jobs.tenancy.request import without_store
 from tests.settings import MIDDLEWARE
-from tests.tenancy.web import canaries, configured, look, member_of, signed_in
+from tests.tenancy.web import canaries, configured, look, member_of, name_in_session, signed_in
 
 BY_STORE: dict[str, dict[str, Any]] = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "KEY_FUNCTION": KEY_FUNCTION},
@@ -118,12 +118,6 @@ def routes(web_role: None) -> Iterator[None]:
     with configured(), override_settings(ROOT_URLCONF=__name__, CACHES=BY_STORE):
         yield
         cache.clear()
-
-
-def name_in_session(client: Any, store: object) -> None:
-    session = client.session
-    session["store_id"] = str(store)
-    session.save()
 
 
 def get(client: Any, path: str, **headers: str) -> str:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import DatabaseError, connection, connections, transaction
+from django.db import connection, connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 
 from project.salon.models import Store
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.conf.store_key import store_key
 from tests.support import event_fields, new_store_id, seen
-from tests.tenancy.probe import ask, carried, execute, fail, fail_in_database, round_trips
+from tests.tenancy.probe import ask, carried, fail, fail_in_database, round_trips, swallow
 from tests.tenancy.web import (
     NOTHING,
     Hook,
@@ -30,6 +29,7 @@ from tests.tenancy.web import (
     get_async,
     look,
     member_of,
+    name_in_session,
     send,
     signed_in,
     write,
@@ -84,12 +84,6 @@ def test_refusal_is_logged_without_line_breaks(two: list[UUID], caplog: pytest.L
         ("/hooked/", user.pk),
         ("/line/a\\nforged/", user.pk),
     ]
-
-
-def name_in_session(client: Any, store: object) -> None:
-    session = client.session
-    session["store_id"] = str(store)
-    session.save()
 
 
 def test_header_is_preferred_to_session(two: list[UUID]) -> None:
@@ -158,12 +152,6 @@ def test_views_and_paths_without_store(two: list[UUID]) -> None:
         assert client.get(path).json() == signed_in(None).get(path).json() == NOTHING
     assert client.get("/opened/").json() == expected(two, 0), "a path begins with whole parts"
     assert client.get("/nowhere/").status_code == 404
-
-
-def swallow() -> None:
-    """Swallow the error that aborts the transaction."""
-    with suppress(DatabaseError):
-        execute("SELECT 1 / 0")
 
 
 def close() -> None:

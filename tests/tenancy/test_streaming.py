@@ -6,7 +6,7 @@ import asyncio
 import gc
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from io import BytesIO, RawIOBase
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from wsgiref.util import FileWrapper
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.handlers.wsgi import WSGIHandler
-from django.db import DatabaseError, connection
+from django.db import connection
 from django.http import FileResponse, HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.test import Client, RequestFactory
@@ -28,7 +28,7 @@ from salon_jobs.core.errors import TenantContextError, TransactionBroken
 from salon_jobs.tenancy.request import stream_as
 from tests.support import change
 from tests.tenancy.asgi import cookies_of, serve
-from tests.tenancy.probe import execute, fail, in_thread
+from tests.tenancy.probe import fail, in_thread, swallow
 from tests.tenancy.web import Hook, canaries, look, member_of, signed_in, write, written
 
 CLEAN: tuple[list[str], bool] = ([], False)
@@ -120,12 +120,6 @@ def test_server_side_cursor_goes_on_to_its_end(two: list[UUID], path: str) -> No
     # Without a transaction a plain query sees no rows, in the body as in the view.
     assert len(names) == (92 if path == "/hooked/" else 1)
     assert "canary 1" not in names
-
-
-def swallow() -> None:
-    """Swallow the error that aborts the transaction."""
-    with suppress(DatabaseError):
-        execute("SELECT 1 / 0")
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -187,6 +187,12 @@ def signed_in(user: User | None, **options: Any) -> Client:
     return client
 
 
+def name_in_session(client: Client, store: object) -> None:
+    session = client.session
+    session["store_id"] = str(store)
+    session.save()
+
+
 def serve_process(
     first_request: str = "from django.db import connection; connection.ensure_connection(); print('served')",
     **environment: str,
