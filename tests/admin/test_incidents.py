@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from contextlib import suppress
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.test import Client
 
 from salon_jobs import tenant_context
@@ -19,7 +14,7 @@ from salon_jobs.core.records import StoreId
 from tests.admin.pages import text_of
 from tests.e2e.held import Held
 from tests.e2e.worker_process import WorkerProcess
-from tests.management.operator import run
+from tests.management.operator import problems, run
 from tests.support import change, seen
 from tests.waiting import eventually
 
@@ -29,15 +24,6 @@ OFTEN = {"salon_jobs.process.known_problems._READ_EVERY_S": 0.0}
 
 class SchedulerProcess(WorkerProcess):
     command = "runscheduler"
-
-
-def problems() -> list[dict[str, Any]]:
-    """Return the problems that ``status`` lists."""
-    out = StringIO()
-    with suppress(SystemExit):
-        call_command("salon_jobs", "status", "--json", stdout=out)
-    found: list[dict[str, Any]] = json.loads(out.getvalue())["problems"]
-    return found
 
 
 def agreed(kind: str, operator: Client, worker: WorkerProcess) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from io import StringIO
 from typing import Any
 from unittest.mock import Mock
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -22,7 +20,6 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from project.local.postgres import EmbeddedPostgres
 from salon_jobs.core.records import StoreId
 from salon_jobs.dashboard import facts
 from salon_jobs.jobs.statistics import ended_runs
@@ -33,9 +30,7 @@ from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
 from tests.admin.pages import html_of, page_of, text_of
-from tests.databases import URLS
-from tests.interpreter import succeed
-from tests.management.operator import add, insert, minute, run
+from tests.management.operator import add, insert, minute, problems, run
 from tests.settings import url_for
 from tests.support import (
     another_process,
@@ -50,8 +45,8 @@ from tests.support import (
 )
 from tests.waiting import LIMIT_S
 
+pytestmark = pytest.mark.usefixtures("healthy")
 NOW = timezone.now
-PREPARED = 2
 SEE_WHOSE = "; see whose it is: python manage.py salon_jobs status"
 DECLARED = "expire-tentative-reservations"
 WORKER, SCHEDULER = 10**9, 10**9 + 1
@@ -65,18 +60,9 @@ def healthy(web: None) -> None:
     insert("process", id=SCHEDULER, kind="scheduler", pid=2, **beat)
 
 
-def status() -> list[dict[str, Any]]:
-    """Return what ``status`` writes as JSON; its exit status says whether there is a problem."""
-    out = StringIO()
-    with suppress(SystemExit):
-        call_command("salon_jobs", "status", "--json", stdout=out)
-    found: list[dict[str, Any]] = json.loads(out.getvalue())["problems"]
-    return found
-
-
 def only_problem(operator: Client, kind: str, *, public_remedy: str = "") -> dict[str, Any]:
     """Return the one problem there is, once everybody names it: page, both lists in the terminal, readiness."""
-    [problem] = status()
+    [problem] = problems()
     assert problem["kind"] == kind
     page = text_of(operator, "dashboard/")
     assert "1 problem:" in page
@@ -95,15 +81,13 @@ def only_problem(operator: Client, kind: str, *, public_remedy: str = "") -> dic
     return problem
 
 
-@pytest.mark.usefixtures("healthy")
 def test_nobody_names_problem_without_one(operator: Client) -> None:
-    assert status() == []
+    assert problems() == []
     assert sentences("default") == []
     assert run("status")[0].strip() == "No problems: workers run, and nothing waits for an operator."
     assert "No problems: workers run" in text_of(operator, "dashboard/")
 
 
-@pytest.mark.usefixtures("healthy")
 def test_no_scheduler(operator: Client) -> None:
     """It is a problem before any tick is late, and then since the first that did not fire."""
     change("DELETE FROM salon_jobs_process WHERE kind = 'scheduler'")
@@ -111,10 +95,9 @@ def test_no_scheduler(operator: Client) -> None:
     insert("cron_entry", name=DECLARED, registered_at=NOW() - timedelta(hours=3))
     assert only_problem(operator, "no-scheduler")["since"] is not None
     insert("process", id=SCHEDULER + 1, kind="scheduler", hostname="vm", pid=3, heartbeat_at=NOW() - timedelta(hours=1))
-    assert [each["kind"] for each in status()] == ["silent", "no-scheduler"]
+    assert [each["kind"] for each in problems()] == ["silent", "no-scheduler"]
 
 
-@pytest.mark.usefixtures("healthy")
 def test_keys_of_problem(operator: Client) -> None:
     """Scripts read these keys; the public text is there, too, where it is the same."""
     change("DELETE FROM salon_jobs_process WHERE kind = 'scheduler'")
@@ -123,25 +106,22 @@ def test_keys_of_problem(operator: Client) -> None:
     assert found["public"] == found["text"]
 
 
-@pytest.mark.usefixtures("healthy")
 def test_no_scheduler_for_paused_entries() -> None:
     """What a person paused waits for no scheduler."""
     change("DELETE FROM salon_jobs_process WHERE kind = 'scheduler'")
     for entry in cron_entries.all():
         insert("cron_entry", name=entry.name, paused_at=NOW())
-    assert status() == []
+    assert problems() == []
 
 
-@pytest.mark.usefixtures("healthy")
 def test_late_cron_entry(operator: Client) -> None:
     """What a person paused is not late."""
     insert("cron_entry", name=DECLARED, registered_at=NOW() - timedelta(hours=3))
     assert DECLARED in only_problem(operator, "cron-late")["text"]
     change("UPDATE salon_jobs_cron_entry SET paused_at = now()")
-    assert status() == []
+    assert problems() == []
 
 
-@pytest.mark.usefixtures("healthy")
 def test_time_is_that_of_database() -> None:
     """What is late, and since when, does not depend on the clock of the host that asks."""
     [(before,)] = seen("SELECT clock_timestamp()")
@@ -150,11 +130,10 @@ def test_time_is_that_of_database() -> None:
     assert before < between < read.at
 
 
-@pytest.mark.usefixtures("healthy")
 def test_late_schedules(operator: Client) -> None:
     due = {"task": "test-system", "payload": "{}", "line": "* * * * *", "catch_up": "5 min", "jitter": "0"}
     insert("schedule", key="soon", next_at=NOW() + timedelta(hours=1), **due)
-    assert status() == []
+    assert problems() == []
     insert("schedule", key="late", next_at=NOW() - timedelta(minutes=2), **due)
     assert only_problem(operator, "schedules-late")["text"] == "1 schedule is late"
     change("DELETE FROM salon_jobs_process WHERE kind = 'scheduler'")
@@ -168,7 +147,6 @@ def die(*, running: list[int] | None = None) -> None:
     rescue_process(process, None, using="default", end="was killed by SIGKILL", charged=running)
 
 
-@pytest.mark.usefixtures("healthy")
 def test_processes_that_die(operator: Client) -> None:
     """The job that most of them ran is named and linked, whatever else fails; it is no problem once it is long ago."""
     killer, other = (add(task="test-system") for _ in range(2))
@@ -187,21 +165,19 @@ def test_processes_that_die(operator: Client) -> None:
     assert found["remedy"] == f"see why, then cancel it or mend its task: python manage.py salon_jobs show {killer}"
     assert f"job/{killer}/change/" in html_of(operator, "dashboard/")
     change("UPDATE salon_jobs_ended_process SET ended_at = now() - interval '16 minutes'")
-    assert status() == []
+    assert problems() == []
 
 
-@pytest.mark.usefixtures("healthy")
 def test_processes_that_die_until_job_fails() -> None:
     """Then it is not to be cancelled any more."""
     killer = add(task="test-system")
     for _ in range(5):
         die(running=[killer])
-    [died, failed] = status()
+    [died, failed] = problems()
     assert died["remedy"].startswith("see why, and mend its task before it is retried: ")
     assert failed["kind"] == "jobs-failed"
 
 
-@pytest.mark.usefixtures("healthy")
 def test_processes_that_die_with_either_job(operator: Client) -> None:
     """Of two jobs that ran in as many, none is blamed more than the other."""
     first, second = (add(task="test-system") for _ in range(2))
@@ -213,18 +189,16 @@ def test_processes_that_die_with_either_job(operator: Client) -> None:
     assert "log" in found["remedy"]
 
 
-@pytest.mark.usefixtures("healthy")
 def test_process_that_comes_back_has_not_died() -> None:
     """It was only silent, as one whose host was asleep."""
     process = another_process()
     be_silent(process, 300)
     assert rescuer().run_once().processes == 1
-    assert [problem["kind"] for problem in status()] == ["processes-died"]
+    assert [problem["kind"] for problem in problems()] == ["processes-died"]
     insert("process", id=process, kind="worker", hostname="test", pid=2)
-    assert status() == []
+    assert problems() == []
 
 
-@pytest.mark.usefixtures("healthy")
 def test_processes_that_die_without_job(operator: Client) -> None:
     """The remedy names them: their logs say why. A job that is gone is no page to look at."""
     die()
@@ -240,13 +214,12 @@ def test_processes_that_die_without_job(operator: Client) -> None:
     assert "show" not in found["remedy"]
 
 
-@pytest.mark.usefixtures("healthy")
 def test_ends_in_order() -> None:
     """A process that ended by itself has not died; of each kind the last end is kept, and those of 15 minutes."""
     workers = [another_process() for _ in range(3)]
     for process in workers:
         delete_row(process, using="default")
-    assert status() == []
+    assert problems() == []
     ends = "SELECT id, died FROM salon_jobs_ended_process ORDER BY id"
     assert seen(ends) == [(process, False) for process in workers]
     change("UPDATE salon_jobs_ended_process SET ended_at = now() - interval '1 day' - id * interval '1 ms'")
@@ -254,7 +227,6 @@ def test_ends_in_order() -> None:
     assert seen(ends) == [(workers[0], False), (SCHEDULER, False)]
 
 
-@pytest.mark.usefixtures("healthy")
 def test_no_worker_since_last_one(operator: Client) -> None:
     """Since the last worker ended, or sent its last heartbeat, however long the oldest job has been due."""
     change("DELETE FROM salon_jobs_process WHERE kind = 'worker'")
@@ -271,13 +243,12 @@ def test_no_worker_since_last_one(operator: Client) -> None:
     assert ended_at < before - timedelta(hours=1), "its last heartbeat, not when it was found to be dead"
 
 
-@pytest.mark.usefixtures("healthy")
 def test_process_that_was_only_silent() -> None:
     """One that registers again after others took it for dead has not died when it ends."""
     silent = another_process()
     be_silent(silent, 70)
     assert rescuer().run_once().processes == 1
-    assert [each["kind"] for each in status()] == ["processes-died"]
+    assert [each["kind"] for each in problems()] == ["processes-died"]
     insert("process", id=silent, kind="worker", hostname="test", pid=2)
     delete_row(another_process(), using="default")  # the statement would forget the older end, and notes it anew
     change(
@@ -288,14 +259,13 @@ def test_process_that_was_only_silent() -> None:
     assert seen(
         "SELECT died, jobs, ended_at > now() - interval '15 min' FROM salon_jobs_ended_process WHERE id = %s", silent
     ) == [(False, "[]", True)]
-    assert status() == []
+    assert problems() == []
 
 
-@pytest.mark.usefixtures("healthy")
 def test_scheduler_that_restarts(operator: Client) -> None:
     """For a minute another may take over, unless a tick is late already."""
     delete_row(SCHEDULER, using="default")
-    assert status() == []
+    assert problems() == []
     change("UPDATE salon_jobs_ended_process SET ended_at = now() - interval '61 s'")
     assert only_problem(operator, "no-scheduler")["since"] is not None
     change("UPDATE salon_jobs_ended_process SET ended_at = now()")
@@ -303,7 +273,6 @@ def test_scheduler_that_restarts(operator: Client) -> None:
     only_problem(operator, "no-scheduler")
 
 
-@pytest.mark.usefixtures("healthy")
 def test_open_transaction(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sessions that wait for it are counted; the time since when shows what the role may see."""
     job_id = add(task="test-system", run_at=NOW() + timedelta(hours=1))
@@ -322,10 +291,9 @@ def test_open_transaction(operator: Client, monkeypatch: pytest.MonkeyPatch) -> 
         assert f'<a id="problem-transaction-open-{pid}" href="#processes">' in page_of(operator, "dashboard/")
         holder.rollback()
         assert waiter.result(LIMIT_S) == [()]
-    assert status() == []
+    assert problems() == []
 
 
-@pytest.mark.usefixtures("healthy")
 def test_open_transaction_behind_chain(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits for the one before it; the problem is the session at the front, for which all wait."""
     rows = [add(task="test-system", run_at=NOW() + timedelta(hours=1)) for _ in range(3)]
@@ -348,69 +316,39 @@ def test_open_transaction_behind_chain(operator: Client, monkeypatch: pytest.Mon
         assert "2 sessions wait for it" in found["text"]
 
 
-@pytest.mark.usefixtures("healthy")
 def test_open_transaction_that_blocks_nobody(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A role sees its own sessions: since when they are open, and on which of our tables they hold locks."""
     monkeypatch.setattr(facts, "OPEN_FOR", timedelta(0))
     add(task="test-system", run_at=NOW() + timedelta(hours=1))
     with psycopg.connect(url_for("jobs_operator"), application_name="psql") as holder:
         holder.execute("SELECT FROM salon_jobs_job FOR UPDATE")
-        [found] = status()
+        [found] = problems()
         assert "psql, jobs_operator, idle in transaction) has had a transaction open, with locks" in found["text"]
         assert found["text"].endswith("on salon_jobs_job")
         assert "pg_terminate_backend" in found["remedy"]
         assert found["since"] is not None
         assert found["text"] in text_of(operator, "dashboard/")
         holder.rollback()
-    assert status() == []
+    assert problems() == []
     with psycopg.connect(url_for("jobs_operator"), application_name="salon_jobs/5") as running:
         running.execute("SELECT FROM salon_jobs_job")
-        assert status() == [], "that of a running job"
+        assert problems() == [], "that of a running job"
 
 
-@pytest.mark.usefixtures("healthy")
 def test_long_read_is_not_to_be_ended(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dump or a report holds up nobody, so nobody is told to end it."""
     monkeypatch.setattr(facts, "OPEN_FOR", timedelta(0))
     with psycopg.connect(url_for("jobs_operator"), application_name="pg_dump") as reader:
         reader.execute("SELECT FROM salon_jobs_job")
-        [found] = status()  # the worker may not see since when it is open
+        [found] = problems()  # the worker may not see since when it is open
         assert found["text"] in text_of(operator, "dashboard/")
         assert found["text"].endswith("has had a transaction open, which holds up nobody")
         assert "let it finish" in found["remedy"]
         assert "pg_terminate_backend" not in found["remedy"]
 
 
-@pytest.fixture
-def preparing(database: None) -> Iterator[str]:
-    """Have all aliases lead to a server that can prepare transactions, if theirs cannot; the URL of its superuser."""
-    [(most,)] = seen("SHOW max_prepared_transactions")
-    if int(most) >= PREPARED:
-        yield url_for(None)
-        return
-    settings = connections.settings
-    with EmbeddedPostgres(fsync=False, options={"max_prepared_transactions": f"{PREPARED}"}) as server:
-        urls = {name: url_for(role, "verdict", server=server.url) for name, role in URLS.items()}
-        urls["DATABASE_URL_BOOTSTRAP"] = server.url
-        succeed("bootstrap_roles", "--share-roles", "--database", "verdict", **urls)
-        succeed("migrate", "--verbosity", "0", **urls)
-        superuser = urlsplit(url_for(None, "verdict", server=server.url))
-        there: dict[str, Any] = {"HOST": superuser.hostname, "PORT": superuser.port, "NAME": "verdict", "OPTIONS": {}}
-        login = {"USER": superuser.username, "PASSWORD": superuser.password}
-        before = {alias: {**settings[alias]} for alias in settings}
-        connections.close_all()
-        for alias in settings:
-            settings[alias] |= {**there, **(login if alias == "owner" else {})}
-        try:
-            yield superuser.geturl()
-        finally:
-            connections.close_all()
-            for alias, own in before.items():
-                settings[alias] |= own
-
-
 @pytest.mark.process
-@pytest.mark.usefixtures("preparing", "healthy")
+@pytest.mark.usefixtures("preparing")
 def test_prepared_transaction(preparing: str, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """No session holds its locks. Who waits for it is not told to be ended, however long that takes."""
     job_id = add(task="test-system", run_at=NOW() + timedelta(hours=1))
@@ -440,10 +378,9 @@ def test_prepared_transaction(preparing: str, operator: Client, monkeypatch: pyt
         finally:
             ending.execute("ROLLBACK PREPARED 'ann''s'")
         assert waiter.result(LIMIT_S) == [()]
-    assert status() == []
+    assert problems() == []
 
 
-@pytest.mark.usefixtures("healthy")
 def test_late_queue(operator: Client, stores: list[StoreId]) -> None:
     """It names the queue and the store with the most of its own jobs; a setting says what is late."""
     late, later = NOW() - timedelta(minutes=10), NOW() + timedelta(hours=1)
@@ -455,13 +392,12 @@ def test_late_queue(operator: Client, stores: list[StoreId]) -> None:
     assert found["public"] == "queue mail is late: 1 due job"
     assert datetime.fromisoformat(found["since"]) - late < timedelta(seconds=LIMIT_S)
     with override_settings(SALON_JOBS={**settings.SALON_JOBS, "LATE_AFTER": 3600}):
-        assert status() == []
+        assert problems() == []
     for _ in range(2):
         add(task="test-system", queue="mail", run_at=late)
     assert only_problem(operator, "queue-late")["text"] == "queue mail is late: 3 due jobs"
 
 
-@pytest.mark.usefixtures("healthy")
 def test_names_are_quoted_for_shell(operator: Client) -> None:
     """A queue may have any name, and the remedy is pasted into a shell."""
     change("UPDATE salon_jobs_process SET queues = '[\"!a; b\"]' WHERE kind = 'worker'")
@@ -486,7 +422,6 @@ def pending() -> Iterator[str]:
     change("INSERT INTO django_migrations (app, name, applied) VALUES ('salon_jobs', %s, now())", name)
 
 
-@pytest.mark.usefixtures("healthy")
 def test_workers_wait_for_migrations(operator: Client, pending: str) -> None:
     change("DELETE FROM salon_jobs_process WHERE kind = 'worker'")
     found = only_problem(operator, "migrations-pending")
@@ -494,15 +429,13 @@ def test_workers_wait_for_migrations(operator: Client, pending: str) -> None:
     assert found["remedy"] == "run: python manage.py migrate"
 
 
-@pytest.mark.usefixtures("healthy")
 def test_migrations_beside_living_workers(operator: Client, pending: str) -> None:
     """Workers of the release before need none of them, so it is the least of the problems."""
     assert only_problem(operator, "migrations-pending")["text"] == f"1 migration is pending: {pending}"
     add(task="test-system", state="failed")
-    assert [each["kind"] for each in status()] == ["jobs-failed", "migrations-pending"]
+    assert [each["kind"] for each in problems()] == ["jobs-failed", "migrations-pending"]
 
 
-@pytest.mark.usefixtures("healthy")
 def test_pending_migrations_are_one_query() -> None:
     """Every look asks for them, and none reads the files of all apps again."""
     pending_migrations("operator")
@@ -511,18 +444,16 @@ def test_pending_migrations_are_one_query() -> None:
     assert len(asked) == 1
 
 
-@pytest.mark.usefixtures("healthy")
 def test_tables_made_without_migrations() -> None:
     """As in a test database whose migrations are off: nothing has noted what was applied. It ends no transaction."""
     change("ALTER TABLE django_migrations RENAME TO away")
     try:
         with transaction.atomic(using="operator"):
-            assert [each["kind"] for each in status()] == ["migrations-pending"]
+            assert [each["kind"] for each in problems()] == ["migrations-pending"]
     finally:
         change("ALTER TABLE away RENAME TO django_migrations")
 
 
-@pytest.mark.usefixtures("healthy")
 def test_failed_jobs_by_group(operator: Client) -> None:
     """The largest group is named, with the error and since when; others are counted."""
     failed = {"task": "sync-inventory", "state": "failed", "error_class": "builtins.KeyError"}
@@ -537,19 +468,17 @@ def test_failed_jobs_by_group(operator: Client) -> None:
     assert only_problem(operator, "jobs-failed")["text"].endswith("in sync-inventory, and 1 other")
 
 
-@pytest.mark.usefixtures("healthy")
 def test_failed_jobs_beyond_count() -> None:
     """A group is counted up to a bound; what is beyond it is not said to be other jobs."""
     failed = {"task": "sync-inventory", "state": "failed", "error_class": "builtins.KeyError"}
     for _ in range(1002):
         add(**failed, fingerprint=7)
-    assert [each["text"] for each in status()] == ["1,002 failed jobs: 1,000+ × KeyError in sync-inventory"]
+    assert [each["text"] for each in problems()] == ["1,002 failed jobs: 1,000+ × KeyError in sync-inventory"]
     add(**{**failed, "task": "charge"}, fingerprint=8)
-    [found] = status()
+    [found] = problems()
     assert found["text"] == "1,003 failed jobs: 1,000+ × KeyError in sync-inventory, and others"
 
 
-@pytest.mark.usefixtures("healthy")
 def test_task_that_only_fails(operator: Client) -> None:
     """As when a provider is down, for as long as jobs wait to be tried again, however rarely."""
     later = NOW() + timedelta(hours=1)
@@ -567,30 +496,29 @@ def test_task_that_only_fails(operator: Client) -> None:
     since = datetime.fromisoformat(found["since"])
     assert timedelta(minutes=239) < NOW() - since < timedelta(minutes=242)
     insert("limit", kind="task", name="charge", paused=True)
-    assert status() == [], "somebody has done what the remedy says"
+    assert problems() == [], "somebody has done what the remedy says"
     change("DELETE FROM salon_jobs_limit")
     minute("charge", 0, succeeded=1)
-    assert status() == []
+    assert problems() == []
 
 
-@pytest.mark.usefixtures("healthy")
 def test_task_that_fails_again_and_again(operator: Client, process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real runs, counted by the worker; the problem is over when their job is, or a run succeeds."""
     refused = Mock(side_effect=ConnectionError("refused"))
     monkeypatch.setattr(tasks.hooks, "system", refused)
     job = tasks.keyed_system.enqueue(note="charge").id
     for _ in range(3):
-        assert status() == []
+        assert problems() == []
         change("UPDATE salon_jobs_job SET run_at = now()")
         run_due(process_id)
         ended_runs.flush(using="default")
     assert refused.call_count == 3
     assert only_problem(operator, "task-failing")["text"].startswith(f"all 3 runs of {tasks.keyed_system.name} have")
     change("UPDATE salon_jobs_job SET state = 'cancelled', finished_at = now() WHERE id = %s", job)
-    assert status() == []
+    assert problems() == []
     change("UPDATE salon_jobs_job SET state = 'queued', finished_at = NULL, run_at = now() WHERE id = %s", job)
     only_problem(operator, "task-failing")
     refused.side_effect = None
     run_due(process_id)
     ended_runs.flush(using="default")
-    assert status() == []
+    assert problems() == []

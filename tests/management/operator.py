@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from io import StringIO
 from typing import Any
 
@@ -16,6 +18,15 @@ def run(*arguments: str) -> tuple[str, str]:
     out, err = StringIO(), StringIO()
     call_command("salon_jobs", *arguments, stdout=out, stderr=err)
     return out.getvalue(), err.getvalue()
+
+
+def problems() -> list[dict[str, Any]]:
+    """Return what ``status`` writes as JSON; its exit status says whether there is a problem."""
+    out = StringIO()
+    with suppress(SystemExit):
+        call_command("salon_jobs", "status", "--json", stdout=out)
+    found: list[dict[str, Any]] = json.loads(out.getvalue())["problems"]
+    return found
 
 
 def add(**columns: Any) -> int:

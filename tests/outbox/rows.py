@@ -6,7 +6,7 @@ import json
 from typing import Any
 from uuid import UUID
 
-from tests.support import change, seen, wait_until_waiting
+from tests.support import change, seen
 
 OPERATOR = "operator"
 ORDERS = "rn::nats:::orders"
@@ -62,7 +62,3 @@ def blocked() -> list[tuple[Any, ...]]:
 
 def statuses() -> dict[int, str]:
     return dict(seen("SELECT id, status FROM salon_jobs_message"))
-
-
-def wait_for_a_lock() -> None:
-    wait_until_waiting()

@@ -26,10 +26,10 @@ from salon_jobs.control import (
 from salon_jobs.core.errors import MessageInvalid, OptionInvalid
 from salon_jobs.outbox.control import retry_heads, send_skipped_messages
 from tests.outbox import scene
-from tests.outbox.rows import OPERATOR, ORDERS, block, blocked, statuses, wait_for_a_lock, write
+from tests.outbox.rows import OPERATOR, ORDERS, block, blocked, statuses, write
 from tests.outbox.scene import answer_with, arrived, emitted, fill, ids, relaying
 from tests.settings import url_for
-from tests.support import change, elsewhere, seen, store_id_of
+from tests.support import change, elsewhere, seen, store_id_of, wait_until_waiting
 from tests.waiting import LIMIT_S, eventually
 
 GONE = "there is no such message, or you may not see it"
@@ -186,7 +186,7 @@ def test_mark_of_a_relay_comes_first(operate: Callable[..., list[ActionResult[in
         relay.execute(marked.encode(), [message])
         relay.execute("DELETE FROM salon_jobs_blocked_aggregate WHERE head_id = %s", [message])
         work = elsewhere(pool, lambda: operate([message], using=OPERATOR))
-        wait_for_a_lock()
+        wait_until_waiting()
         relay.commit()
         [result] = work.result(LIMIT_S)
     assert not result.changed

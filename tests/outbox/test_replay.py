@@ -15,10 +15,10 @@ from salon_jobs.control import ActionResult, MessageCriteria, replay_messages
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.models import Message
 from salon_jobs.models.fields import first_id_at
-from tests.outbox.rows import OPERATOR, ORDERS, wait_for_a_lock, write
+from tests.outbox.rows import OPERATOR, ORDERS, write
 from tests.outbox.scene import fill
 from tests.settings import url_for
-from tests.support import change, elsewhere, seen
+from tests.support import change, elsewhere, seen, wait_until_waiting
 from tests.waiting import LIMIT_S
 
 WHY: dict[str, Any] = {"requested_by": "kei", "reason": "the warehouse lost them", "using": OPERATOR}
@@ -141,7 +141,7 @@ def test_message_being_retried_is_left_out() -> None:
     with psycopg.connect(url_for("jobs_operator")) as other, ThreadPoolExecutor(1) as pool:
         other.execute("UPDATE salon_jobs_message SET status = 'pending', ended_at = NULL WHERE id = %s", [message])
         work = elsewhere(pool, lambda: replay_messages(MessageCriteria(ids=(message,)), **WHY))
-        wait_for_a_lock()
+        wait_until_waiting()
         other.commit()
         done = work.result(LIMIT_S)
     assert (done.messages, done.replay_id) == (0, None)

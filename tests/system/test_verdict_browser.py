@@ -5,23 +5,19 @@ The link of a problem leads to its cause in one click; its remedy stands beside 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from datetime import timedelta
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from django.core.management import call_command
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from salon_jobs.management.service import sentences
 from salon_jobs.worker.maintenance import rescue_process
-from tests.management.operator import add, insert, minute
+from tests.management.operator import add, insert, minute, problems
 from tests.outbox.rows import ORDERS, block, write
 from tests.settings import url_for
 from tests.support import another_process, change, claim
@@ -129,21 +125,13 @@ def healthy(beside_a_loop: None, database: None) -> Generator[None]:
     change("UPDATE django_migrations SET app = 'salon_jobs' WHERE app = 'former'")
 
 
-def _status() -> list[dict[str, Any]]:
-    out = StringIO()
-    with suppress(SystemExit):
-        call_command("salon_jobs", "status", "--json", stdout=out)
-    found: list[dict[str, Any]] = json.loads(out.getvalue())["problems"]
-    return found
-
-
 @pytest.mark.usefixtures("healthy")
 @pytest.mark.parametrize(("make", "kind", "said", "cause"), INCIDENTS, ids=[each[0].__name__[1:] for each in INCIDENTS])
 def test_incident_is_named_everywhere(
     page: Page, site: str, tmp_path: Path, make: Callable[[], Any], kind: str, said: str, cause: str
 ) -> None:
     make()
-    [problem] = _status()
+    [problem] = problems()
     assert (problem["kind"], said in problem["text"]) == (kind, True)
     [sentence] = sentences("default")
     assert sentence.startswith(problem["public"])
