@@ -51,27 +51,23 @@ def alter(database: str, name: str, value: sql.Composable) -> None:
         connection.execute(change.format(sql.Identifier(database), sql.Identifier(name), value))
 
 
-def test_values_written_in_odd_formats(fresh: str, plain: dict[str, str]) -> None:
-    """Settings of the server that change how values are written change nothing for migrations, jobs and the doctor."""
+def test_odd_formats_and_list_of_schemas(fresh: str, plain: dict[str, str]) -> None:
+    """How values are written changes nothing for migrations, jobs and the doctor.
+
+    The tables are made and found in the first schema of a list, and the path is left to a person.
+    """
+    with psycopg.connect(url_for(None, fresh), autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE SCHEMA a AUTHORIZATION {}").format(sql.Identifier(fresh)))
+    alter(fresh, "search_path", sql.SQL("a, public"))
     for name, value in ODD.items():
         alter(fresh, name, sql.Literal(value))
     # The second reads when the first was.
     read = succeed_together(MIGRATE, MIGRATE, ("check", "--database", "default"), ENQUEUE_AND_READ, **plain)
     # The order remains that of DMY.
     assert "(datetime.timedelta(days=-2, seconds=82799), datetime.date(2026, 2, 1))" in read
-    succeed("runworker", "--burst", **plain)
-    assert rows(fresh, "SELECT task, state FROM salon_jobs_job") == []  # it succeeded
-    assert json.loads(succeed("salon_jobs", "doctor", "--json", **plain))["drifts"] == []
-
-
-def test_search_path_as_list(fresh: str, plain: dict[str, str]) -> None:
-    """The tables are made and found in the first schema of a list, and the path is left to a person."""
-    with psycopg.connect(url_for(None, fresh), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE SCHEMA a AUTHORIZATION {}").format(sql.Identifier(fresh)))
-    alter(fresh, "search_path", sql.SQL("a, public"))
-    succeed_together(MIGRATE, MIGRATE, ENQUEUE_AND_READ, **plain)
     assert rows(fresh, "SELECT schemaname FROM pg_tables WHERE tablename = 'salon_jobs_job'") == [("a",)]
     succeed("runworker", "--burst", **plain)
+    assert rows(fresh, "SELECT task, state FROM a.salon_jobs_job") == []  # it succeeded
     [drift] = json.loads(succeed("salon_jobs", "doctor", "--json", **plain))["drifts"]
     assert (drift["kind"], drift["found"], drift["needs_decision"]) == ("setting", "search_path = a, public", True)
 
