@@ -54,7 +54,9 @@ WORKER, SCHEDULER = 10**9, 10**9 + 1
 
 @pytest.fixture
 def healthy(web: None) -> None:
-    """Have a worker and a scheduler that serve everything."""
+    """Have a worker and a scheduler that serve everything, and no counts of runs: neither here nor of other tests."""
+    ended_runs.flush(using="default")
+    change("DELETE FROM salon_jobs_task_minute; DELETE FROM salon_jobs_queue_minute")
     beat = {"hostname": "vm", "heartbeat_at": NOW() + timedelta(hours=1)}  # as long as the test takes
     insert("process", id=WORKER, kind="worker", pid=1, **beat)
     insert("process", id=SCHEDULER, kind="scheduler", pid=2, **beat)
