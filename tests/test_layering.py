@@ -281,11 +281,13 @@ def modules_loaded_by(program: str) -> set[str]:
 
 
 def test_only_settings_read_environment() -> None:
-    # What starts a server for a command hands its own environment on, and the web server's entry names the settings.
+    # What starts a server for a command hands its own environment on, what makes its folder asks whether TMPDIR names
+    # another place than memory, and the web server's entry names the settings.
     # What belongs to a terminal and no project, such as NO_COLOR, is asked by process.logs.
     files = [*FILES.values(), *(ROOT / "project").rglob("*.py")]
     readers = {name_of(path) for path in files if _reads_environment(path)}
-    assert readers == {"project.settings", "project.local.postgres_run", "project.wsgi", "salon_jobs.process.logs"}
+    servers = {"project.local.postgres_run", "project.local.postgres_install"}
+    assert readers == {"project.settings", *servers, "project.wsgi", "salon_jobs.process.logs"}
 
 
 def test_statements_document_locks_and_role() -> None:
