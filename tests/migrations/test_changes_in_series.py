@@ -42,7 +42,7 @@ from tests.support import change, seen
 DEEP: Final = settings.get_current_profile_name() in ("full", "hard")
 SETTINGS: Final = settings(
     settings.get_profile("hard") if settings.get_current_profile_name() == "hard" else settings.get_profile("default"),
-    max_examples={"quick": 6, "full": 25}.get(settings.get_current_profile_name(), 1000),
+    max_examples={"quick": 4, "full": 25}.get(settings.get_current_profile_name(), 1000),
     deadline=None,
     stateful_step_count=20 if DEEP else 15,
     derandomize=settings.get_current_profile_name() != "hard",

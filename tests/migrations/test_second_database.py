@@ -63,16 +63,25 @@ def migrate(*aliases: str, to: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("routers", ROUTERS)
-def test_only_one_database_gets_the_tables(fresh: str, other: str, project: Project, routers: str) -> None:
-    project["ROUTERS"] = routers
-    succeed_together(("check",), *migrate("default", "other"), **project)
+def test_only_one_database_gets_the_tables(
+    fresh: str, other: str, project: Project, pooler: Forwarder, routers: str
+) -> None:
+    """By another alias that leads there, too, whether it has the same port or goes past a pooler."""
+    through = {**project, "ROUTERS": routers}
+    straight = {name: value for name, value in through.items() if name != "POOLER_PORT"}
+    succeed_together(("check",), *migrate("default", "other"), **straight)
     assert {name for name in sqlite_tables(project) if name.startswith("salon_jobs")} == set()
     assert job_tables(other) == set()
     assert rows(other, FUNCTIONS) == []
     assert job_tables(fresh) == set()
-    succeed_together(*migrate("jobs_again"), **project)
-    assert job_tables(fresh) == JOB_TABLES, "another alias of the same database"
-    succeed_together(*migrate("jobs"), *migrate("default", "other", "jobs", to=("salon_jobs", "zero")), **project)
+    write = ("sqlmigrate", "salon_jobs", "0001", "--database", "jobs_again")
+    assert 'CREATE TABLE "salon_jobs_job"' in succeed_together(write, *migrate("jobs_again", "other"), **through)
+    assert job_tables(fresh) == JOB_TABLES
+    assert job_tables(other) == set()
+    prune = ("migrate", "salon_jobs", "--prune", "--database", "jobs_again", "--verbosity", "0")
+    succeed_together(*migrate("jobs"), prune, **through)
+    assert "queued 1" in succeed("shell", "-c", ENQUEUE_AND_COUNT, **{**through, "ROUTERS": ROUTERS[1]})
+    succeed_together(*migrate("default", "other", "jobs_again", to=("salon_jobs", "zero")), **straight)
     assert job_tables(fresh) == set()
 
 
@@ -91,24 +100,6 @@ def test_jobs_beside_a_default_sqlite_database(project: Project) -> None:
     )
     written = succeed_together(("salon_jobs", "doctor", "--fail"), ("shell", "-c", save), **project)
     assert "written by jobs_again" in written, "a row stays with its alias"
-
-
-@pytest.mark.parametrize("routers", ROUTERS)
-def test_alias_past_the_pooler_is_the_same(
-    fresh: str, other: str, project: Project, pooler: Forwarder, routers: str
-) -> None:
-    project["ROUTERS"] = routers
-    script = succeed("sqlmigrate", "salon_jobs", "0001", "--database", "jobs_again", **project)
-    assert 'CREATE TABLE "salon_jobs_job"' in script
-    succeed_together(*migrate("jobs_again", "other"), **project)
-    assert job_tables(fresh) == JOB_TABLES
-    assert job_tables(other) == set()
-    prune = ("migrate", "salon_jobs", "--prune", "--database", "jobs_again", "--verbosity", "0")
-    assert "queued 1" in succeed_together(*migrate("jobs"), prune, **project) + succeed(
-        "shell", "-c", ENQUEUE_AND_COUNT, **{**project, "ROUTERS": ROUTERS[1]}
-    )
-    succeed_together(*migrate("jobs_again", to=("salon_jobs", "zero")), **project)
-    assert job_tables(fresh) == set()
 
 
 def test_database_that_cannot_be_compared(fresh: str, other: str, project: Project, pooler: Forwarder) -> None:

@@ -88,13 +88,10 @@ def state(tables: None, stores: list[UUID]) -> ProjectState:
 def run(role: str, store: UUID | None, statement: str) -> list[tuple[Any, ...]]:
     """Run a statement as a role, in a store or none; return its rows, or how many it changed."""
     connection = connections[role]
-    try:
-        inside: AbstractContextManager[Any] = tenant_context(store, using=role) if store else connection.cursor()
-        with inside, connection.cursor() as cursor:
-            cursor.execute(statement)
-            return cursor.fetchall() if cursor.description else [(cursor.rowcount,)]
-    finally:
-        connection.close()
+    inside: AbstractContextManager[Any] = tenant_context(store, using=role) if store else connection.cursor()
+    with inside, connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else [(cursor.rowcount,)]
 
 
 def ids(role: str, store: UUID, table: str) -> set[int]:
