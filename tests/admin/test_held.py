@@ -111,23 +111,6 @@ def test_no_job_is_cancelled_beside_running_one_that_is_held() -> None:
     assert (row_of(queued), row_of(running)) == before
 
 
-def test_other_rows_name_holder() -> None:
-    insert("limit", kind="queue", name="mail")
-    insert("cron_entry", name="nightly")
-    insert("destination", aggregate_type=ORDERS)
-    message = write("failed", aggregate="a")
-    for model, verb, key, table in (
-        (Limit, "pause", "queue:mail", "limit"),
-        (CronEntryState, "pause", "nightly", "cron_entry"),
-        (DestinationState, "pause", ORDERS, "destination"),
-        (Message, "skip", message, "message"),
-    ):
-        with holding(LOCKED.format(table)) as pid, pytest.raises(HeldUp) as caught:
-            verbs_of(model)[verb].apply([key], by="me", using="operator")
-        assert f" {key}: its row is held by session {pid} (psql" in str(caught.value), table
-        assert verbs_of(model)[verb].apply([key], by="me", using="operator")[0].changed, table
-
-
 def test_session_of_same_user_shows_what_it_does() -> None:
     """Of others' sessions the server tells no more than a name."""
     job, cancel = add(task="test-system"), verbs_of(Job)["cancel"]
@@ -201,19 +184,6 @@ def test_patience_ends_with_verb() -> None:
         verbs_of(Job)["cancel"].apply([job], by="me", using="operator")
         cursor.execute("SHOW lock_timeout")
         assert cursor.fetchone() == ("7s",)
-
-
-def test_command_and_page_say_who_holds(operator: Client) -> None:
-    job = add(task="test-system")
-    with holding(LOCKED.format("job")) as pid:
-        with pytest.raises(CommandError, match=rf"DATABASE.HELD_UP: job {job}: its row is held by session {pid}"):
-            run("cancel", str(job), "--yes")
-        answer = operator.post("/admin/salon_jobs/job/", form("cancel", job, confirmed="1", store=""), follow=True)
-        [said] = map(str, answer.context["messages"])
-        assert said.startswith(f"job {job}: its row is held by session {pid} (psql")
-    assert row_of(job)["state"] == "queued"
-    assert "cancelled" not in text_of(operator, f"job/{job}/change/")
-    change("DELETE FROM salon_jobs_job")
 
 
 @dataclass(frozen=True, kw_only=True)
