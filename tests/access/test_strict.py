@@ -193,14 +193,12 @@ def sent(customer: UUID) -> Callable[[str], bool]:
     return is_sent
 
 
-@pytest.mark.parametrize("statement", NAMED)
-def test_every_way_to_name_table(sent: Callable[[str], bool], statement: str) -> None:
-    assert not sent(statement)
+def test_every_way_to_name_table(sent: Callable[[str], bool]) -> None:
+    assert [statement for statement in NAMED if sent(statement)] == []
 
 
-@pytest.mark.parametrize("statement", OTHERS)
-def test_names_of_other_things(sent: Callable[[str], bool], statement: str) -> None:
-    assert sent(statement)
+def test_names_of_other_things(sent: Callable[[str], bool]) -> None:
+    assert [statement for statement in OTHERS if not sent(statement)] == []
 
 
 def test_definition_is_left_to_server(customer: UUID) -> None:

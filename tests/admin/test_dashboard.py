@@ -132,8 +132,10 @@ def test_counts_link_to_their_rows(busy: tuple[Rows, Rows], operator: Client) ->
 
 @pytest.mark.usefixtures("busy")
 def test_links_need_permission_to_view() -> None:
+    """One of each page and what it is given is followed."""
     limited = staff(may=("view_dashboard", "view_all_stores"))
-    for link in {link for link in links_of(html_of(limited, DASHBOARD)) if link.startswith(ADMIN)}:
+    links = [link for link in links_of(html_of(limited, DASHBOARD)) if link.startswith(ADMIN)]
+    for link in {re.sub(r"=[^&]*|\d+", "", link): link for link in links}.values():
         assert limited.get(link).status_code == 200, link
     view_message: Any = Permission.objects.get(codename="view_message")
     view_message.user_set.clear()

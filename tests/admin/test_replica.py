@@ -12,7 +12,6 @@ import pytest
 from django.apps import apps
 from django.contrib import admin
 from django.db import connections
-from django.db.models import Model
 from django.test import Client
 
 from salon_jobs import schedule
@@ -22,8 +21,6 @@ from tests.admin.pages import ADMIN, Rows, WebRouter, form, html_of, staff
 from tests.databases import spare_database
 from tests.management.operator import insert
 from tests.support import change, seen
-
-MODELS = [*apps.get_app_config("salon_jobs").get_models()]
 
 
 class ReadsFromReplica(WebRouter):
@@ -52,16 +49,17 @@ def replica(web: None, settings: Any, copy: str) -> Iterator[None]:
     del connections["replica"], connections.settings["replica"]
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_rows_are_read_where_they_are_written(replica: None, model: type[Model]) -> None:
-    for manager in (model._default_manager, model._base_manager):
-        assert manager.db == manager.all().db == manager.exclude().order_by("pk").db == "default"
-        assert manager.using("replica").db == "replica", "somebody asks otherwise"
-        assert manager.db_manager("replica").all().db == "replica"
-        assert manager.db_manager(hints={"instance": JobError()}).all().db == "default"
-    row = model()
-    row._state.db = "web"
-    assert model._base_manager.db_manager(hints={"instance": row}).all().db == "web", "the rest of a row is beside it"
+def test_rows_are_read_where_they_are_written(replica: None) -> None:
+    for model in apps.get_app_config("salon_jobs").get_models():
+        for manager in (model._default_manager, model._base_manager):
+            assert manager.db == manager.all().db == manager.exclude().order_by("pk").db == "default", model
+            assert manager.using("replica").db == "replica", "somebody asks otherwise"
+            assert manager.db_manager("replica").all().db == "replica", model
+            assert manager.db_manager(hints={"instance": JobError()}).all().db == "default", model
+        row = model()
+        row._state.db = "web"
+        beside = model._base_manager.db_manager(hints={"instance": row}).all()
+        assert beside.db == "web", "the rest of a row is beside it"
 
 
 def test_new_job_is_read_at_once(replica: None) -> None:

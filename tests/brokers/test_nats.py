@@ -128,9 +128,8 @@ def test_subject_and_headers(broker: NatsBroker, publisher: NatsPublisher, desti
 def test_order_with_many_on_their_way(broker: NatsBroker, publisher: NatsPublisher, destination: str) -> None:
     messages = [make(destination, str(number % 7)) for number in range(350)]
     assert publish(publisher, *messages) == [None] * 350
-    there = broker.received(destination)
     for aggregate_id in map(str, range(7)):
-        assert [one.message_id for one in there if one.aggregate_id == aggregate_id] == ids(messages, aggregate_id)
+        assert arrived(broker, destination, aggregate_id) == ids(messages, aggregate_id)
 
 
 @pytest.mark.parametrize("times", [1, 2], ids=["before the subject is read", "after it was read"])

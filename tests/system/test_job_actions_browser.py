@@ -65,25 +65,6 @@ def _logged() -> list[tuple[Any, ...]]:
     return seen("SELECT object_id::int, change_message FROM django_admin_log ORDER BY id")
 
 
-def test_retry_says_which_jobs_it_left(
-    page: Page, site: str, jobs: dict[str, int], stores: list[UUID], hooks: tasks.Hooks, process_id: int
-) -> None:
-    old = tasks.keyed.using(max_attempts=1).enqueue(store_id=stores[0], number=1)
-    change("UPDATE salon_jobs_job SET run_at = now() + interval '1 day' WHERE id = %s", jobs["waiting"])
-    run_due(process_id)
-    new = tasks.keyed.enqueue(store_id=stores[0], number=1)
-    _select(page, site, [*jobs.values(), old.id], "retry")
-    expect(page.locator("#content")).to_contain_text("4 jobs selected")
-    text = _confirm(page)
-    assert "1 job retried." in text
-    assert f"Job {jobs['running']} was not retried: it is running; only failed and cancelled" in text
-    assert f"Job {old.id} was not retried: job {new.id} waits under its key" in text
-    row = job_row(jobs["failed"])
-    assert row is not None
-    assert (row["state"], row["attempts"], row["max_attempts"]) == ("queued", 2, 3)
-    assert _logged() == [(jobs["failed"], "retried")]
-
-
 def test_jobs_are_cancelled_discarded_and_changed(page: Page, site: str, jobs: dict[str, int]) -> None:
     _select(page, site, [jobs["waiting"], jobs["failed"]], "change")
     expect(page.locator("#content")).to_contain_text("2 jobs selected")
