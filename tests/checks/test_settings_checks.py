@@ -33,15 +33,6 @@ def test_right_settings(settings: dict[str, str]) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("command", [("check", "--tag", "salon_jobs"), ("runworker", "--burst")])
-def test_wrong_database_engine(command: tuple[str, ...]) -> None:
-    done = manage(*command, **{**PLAIN, "ONE_USER_URL": "sqlite://:memory:"})
-    assert done.returncode != 0
-    assert "salon_jobs.E002" in done.stderr
-    assert "is SQLite, but salon_jobs needs PostgreSQL" in done.stderr
-
-
-@pytest.mark.process
 @pytest.mark.parametrize("command", ["runworker", "runscheduler"])
 def test_database_without_name_is_told_in_one_line(command: str) -> None:
     done = manage(command, "--burst", **{**PLAIN, "ONE_USER_URL": "postgresql://u:p@127.0.0.1:1/"})
