@@ -44,7 +44,10 @@ def message(source: Source, publisher: Publisher, destination: str) -> OutgoingM
     return message
 
 
-def test_acknowledged_message_is_gone(source: Source, message: OutgoingMessage) -> None:
+def test_acknowledged_and_extended_messages_stay_away(
+    source: Source, publisher: Publisher, message: OutgoingMessage, destination: str
+) -> None:
+    """One that was delivered to somebody else meanwhile is left to them."""
     [delivery] = receive(source, visibility=SHORT)
     envelope = delivery.envelope
     assert envelope is not None
@@ -54,7 +57,14 @@ def test_acknowledged_message_is_gone(source: Source, message: OutgoingMessage) 
     assert message.payload in delivery.raw
     assert delivery.count == 1
     source.acknowledge([delivery])
+    assert publish(publisher, make(destination)) == [None]
+    [first] = receive(source, visibility=SHORT)
+    [second] = receive(source, visibility=SHORT)
+    source.extend([first, second], visibility=LONG)
     assert receive(source, wait=2 * SHORT) == []
+    source.acknowledge([second])
+    source.acknowledge([first])
+    assert receive(source, wait=NO_TIME) == []
     source.close()
     source.close()
 
@@ -73,17 +83,6 @@ def test_many_are_received_up_to_the_limit(source: Source, publisher: Publisher,
     assert receive(source, wait=NO_TIME) == []
     assert message_ids(there) == {str(message.message_id) for message in messages}
     source.acknowledge(there)
-
-
-def test_extended_message_stays_hidden(source: Source, message: OutgoingMessage) -> None:
-    """One that was delivered to somebody else meanwhile is left to them."""
-    [first] = receive(source, visibility=SHORT)
-    [second] = receive(source, visibility=SHORT)
-    source.extend([first, second], visibility=LONG)
-    assert receive(source, wait=2 * SHORT) == []
-    source.acknowledge([second])
-    source.acknowledge([first])
-    assert receive(source, wait=NO_TIME) == []
 
 
 def test_unacknowledged_message_comes_again(source: Source, message: OutgoingMessage) -> None:
