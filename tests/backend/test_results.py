@@ -38,6 +38,7 @@ from tests.backend.django_tasks_api import (
 )
 from tests.backend.scene import job_of, received
 from tests.support import change, connected, seen
+from tests.tasks import raises
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -334,9 +335,7 @@ def test_signals_follow_commits() -> None:
 
 def test_only_failing_start_receiver_fails_run() -> None:
     heard: list[Any] = []
-
-    def refuse(**_: Any) -> None:
-        raise RuntimeError("not today")
+    refuse = raises(RuntimeError("not today"))
 
     def hear(sender: Any, **_: Any) -> None:
         heard.append(sender.name)

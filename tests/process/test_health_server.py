@@ -20,6 +20,7 @@ from salon_jobs.core.errors import NotReady, SchemaMissing
 from salon_jobs.process import health_server as health
 from salon_jobs.process.health_server import HealthServer
 from tests.metrics import scraped
+from tests.tasks import raises
 from tests.waiting import LIMIT_S, eventually
 
 
@@ -55,23 +56,15 @@ def test_readiness_shows_the_facts() -> None:
         assert ask(address, "/readyz") == (200, {"status": "ready", "kind": "worker", "lag_s": 0.5})
 
 
-def _missing() -> dict[str, object]:
-    raise SchemaMissing("no tables")
-
-
-def _broken() -> dict[str, object]:
-    raise ZeroDivisionError("oh")
-
-
 @pytest.mark.parametrize(
-    ("readiness", "code", "detail"),
+    ("error", "code", "detail"),
     [
-        (_missing, "WORKER.SCHEMA_MISSING", "no tables"),
-        (_broken, "WORKER.NOT_READY", "ZeroDivisionError; the log says more"),
+        (SchemaMissing("no tables"), "WORKER.SCHEMA_MISSING", "no tables"),
+        (ZeroDivisionError("oh"), "WORKER.NOT_READY", "ZeroDivisionError; the log says more"),
     ],
 )
-def test_unreadiness_has_a_code(readiness: Callable[[], dict[str, object]], code: str, detail: str) -> None:
-    with serving(readiness) as address:
+def test_unreadiness_has_a_code(error: Exception, code: str, detail: str) -> None:
+    with serving(raises(error)) as address:
         assert ask(address, "/readyz") == (503, {"status": "not ready", "code": code, "detail": detail})
         assert ask(address, "/healthz") == (200, {"status": "ok"})
 

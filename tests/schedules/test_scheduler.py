@@ -481,12 +481,8 @@ def test_given_instant_fires_once(crontab: None) -> None:
 
 def test_job_and_tick_are_one_transaction(crontab: None) -> None:
     entry = cron("0 18 * * *", tasks.system, name="nightly")
-
-    def refuse() -> Any:
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        fire(entry.name, TICK, refuse, advance=False, using="default")
+        fire(entry.name, TICK, tasks.raises(ZeroDivisionError), advance=False, using="default")
     assert _fired() == []
 
 

@@ -34,6 +34,7 @@ from tests import tasks
 from tests.inside import trace_with
 from tests.metrics import of, shown
 from tests.support import change, job_row, seen
+from tests.tasks import raises
 from tests.tracers import RecordingTracer
 from tests.waiting import LIMIT_S, eventually
 from tests.worker.conftest import Busy
@@ -137,12 +138,7 @@ def finish() -> None:
         current_job().finish()
 
 
-def snooze() -> None:
-    raise Snooze(timedelta(minutes=5))
-
-
-def retry() -> None:
-    raise Retry(after=timedelta(days=3))
+snooze, retry = raises(Snooze(timedelta(minutes=5))), raises(Retry(after=timedelta(days=3)))
 
 
 @pytest.mark.parametrize(
