@@ -13,17 +13,13 @@ from salon_jobs import tenant_context
 from salon_jobs.core.records import StoreId
 from tests.admin.pages import text_of
 from tests.e2e.held import Held
-from tests.e2e.worker_process import WorkerProcess
+from tests.e2e.worker_process import SchedulerProcess, WorkerProcess
 from tests.management.operator import problems, run
 from tests.support import change, seen
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 OFTEN = {"salon_jobs.process.known_problems._READ_EVERY_S": 0.0}
-
-
-class SchedulerProcess(WorkerProcess):
-    command = "runscheduler"
 
 
 def agreed(kind: str, operator: Client, worker: WorkerProcess) -> str:

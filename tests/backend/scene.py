@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
@@ -33,10 +33,7 @@ def job_of(path: str) -> str:
 class TaskWorker(WorkerProcess):
     """Worker with TASKS in its settings."""
 
-    settings = "tests.backend.worker_settings"
-
-    def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        super()._start(words, {**environment, "DJANGO_SETTINGS_MODULE": self.settings})
+    settings_module = "tests.backend.worker_settings"
 
 
 def all_finished(*results: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from django.dispatch import Signal
 from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.checks import check_task_signals
 from tests.backend.django_tasks_api import signals as framework_signals
-from tests.e2e.worker_process import INHERITED
+from tests.e2e.worker_process import inherited
 from tests.interpreter import run_python
 
 SETTINGS = """
@@ -34,11 +33,7 @@ def python(
 ) -> subprocess.CompletedProcess[str]:
     """Run Python in a project with these settings."""
     (tmp_path / "a_project.py").write_text(SETTINGS.format(apps=apps, engine=engine))
-    environment = {
-        **{name: value for name, value in os.environ.items() if name in INHERITED},
-        "DJANGO_SETTINGS_MODULE": "a_project",
-        "PYTHONPATH": str(tmp_path),
-    }
+    environment = {**inherited(), "DJANGO_SETTINGS_MODULE": "a_project", "PYTHONPATH": str(tmp_path)}
     return run_python("-c", f"import django\n{code}", environment=environment)
 
 

@@ -28,7 +28,6 @@ from tests.backend import calls
 from tests.backend.scene import TaskWorker, all_finished
 from tests.outbox.scene import ORDERS
 from tests.plans.explain import signed_in
-from tests.settings import url_for
 from tests.support import change
 from tests.tasks import Hooks
 from tests.waiting import LIMIT_S, eventually
@@ -185,14 +184,14 @@ def test_messages_are_replayed_by_naive_times() -> None:
 class NaiveWorker(TaskWorker):
     """Worker whose settings say ``USE_TZ = False``, too."""
 
-    settings = "tests.backend.naive_settings"
+    settings_module = "tests.backend.naive_settings"
 
 
 def test_worker_and_admin_with_naive_datetimes() -> None:
     due = timezone.now() + timedelta(seconds=1)
     succeeding = calls.add.using(run_after=due).enqueue(1)
     failing, later = calls.fail.enqueue(), calls.add.using(run_after=SUMMER).enqueue(2)
-    with NaiveWorker("--concurrency", "2", url=url_for("worker_runtime")) as worker:
+    with NaiveWorker("--concurrency", "2") as worker:
         worker.wait_until_ready()
         eventually(lambda: all_finished(succeeding, failing), what=lambda: worker.output)
         eventually(lambda: totals(queues.HOUR, using="default"), what=lambda: worker.output)

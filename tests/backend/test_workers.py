@@ -11,7 +11,6 @@ from salon_jobs.backend.framework import TaskResultStatus
 from tests.backend import calls
 from tests.backend.scene import TaskWorker, all_finished, job_of
 from tests.process.terminal import COLOUR, Terminal
-from tests.settings import url_for
 from tests.support import seen
 from tests.waiting import eventually
 
@@ -25,7 +24,7 @@ def test_worker_imports_tasks_it_meets(stores: list[UUID]) -> None:
     failing = [calls.leave.enqueue(), calls.give.enqueue("object"), calls.fail.enqueue("loud")]
     renamed, elsewhere = calls.renamed.enqueue(), calls.elsewhere.enqueue()
     every = [mine, *results, *failing, renamed, elsewhere]
-    with TaskWorker("--concurrency", "2", url=url_for("worker_runtime")) as worker:
+    with TaskWorker("--concurrency", "2") as worker:
         assert worker.wait_until_ready().wait_for("tasks_unknown")["tasks"] == ["tests.backend.calls.seen"]
         eventually(lambda: all_finished(*every), what=lambda: worker.output)
         assert [result.return_value for result in (*results, renamed, elsewhere)] == [2, 4, 2, 3, 4, "open"]

@@ -11,8 +11,17 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from salon_jobs.brokers.source import Delivery, Envelope, Source
+
+
+def consuming(queue: Path) -> dict[str, Any]:
+    """Return the settings with which the consumer ``orders`` has a job for each message in a folder."""
+    return {
+        "CONSUMERS": {"orders": {"SOURCE": f"rn::directory:::{queue}", "TASKS": {"noted": "e2e-nothing"}}},
+        "OUTBOX": {"PRODUCER": "test", "SOURCES": {"directory": "tests.e2e.directory_source.DirectorySource"}},
+    }
 
 
 def send(queue: Path, message_id: str, *, payload: str = "{}", event: str = "noted") -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import tasks
-from tests.e2e.directory_source import send
-from tests.e2e.worker_process import INHERITED, URL
+from tests.e2e.directory_source import consuming, send
+from tests.e2e.worker_process import surroundings
 from tests.interpreter import run_command
 from tests.support import seen
 
@@ -31,16 +29,7 @@ pytestmark = pytest.mark.usefixtures("database")
 def test_closed_streams(tmp_path: Path, command: str, closed: str) -> None:
     job_id = tasks.nothing.enqueue().id
     send(tmp_path, "m1")
-    settings = {
-        "CONSUMERS": {"orders": {"SOURCE": f"rn::directory:::{tmp_path}", "TASKS": {"noted": tasks.nothing.name}}},
-        "OUTBOX": {"PRODUCER": "test", "SOURCES": {"directory": "tests.e2e.directory_source.DirectorySource"}},
-    }
-    environment = {
-        **{name: os.environ[name] for name in INHERITED if name in os.environ},
-        "WORKER_DATABASE_URL": URL,
-        "SALON_JOBS_OVERRIDES": json.dumps(settings),
-        "DJANGO_SETTINGS_MODULE": "tests.e2e.worker_settings",
-    }
+    environment = surroundings(**consuming(tmp_path))
     words = [sys.executable, "manage.py", *command.split(), "--burst", "--health-addr", "127.0.0.1:0"]
     done = run_command("sh", "-c", f'exec "$@" {closed}', "sh", *words, environment=environment)
     assert done.returncode == 0, done.stdout + done.stderr

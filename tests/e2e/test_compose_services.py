@@ -15,7 +15,7 @@ from psycopg import sql
 
 from project.local.nats import NatsServer
 from tests.deployment.compose import RUNTIMES, SERVICES
-from tests.e2e.worker_process import WorkerProcess
+from tests.e2e.worker_process import WorkerProcess, inherited
 from tests.interpreter import run_command
 from tests.servers.azure import AzureBroker
 from tests.settings import PASSWORD, url_for
@@ -27,7 +27,7 @@ class Service(WorkerProcess):
     """Is one service, started as the image would."""
 
     def __init__(self, words: list[str], environment: dict[str, str]) -> None:
-        self._start(words, environment)
+        self._start(["manage.py", *words], {**inherited(), **environment})
 
 
 @pytest.fixture

@@ -7,21 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.directory_source import send
+from tests.e2e.directory_source import consuming, send
 from tests.e2e.worker_process import ConsumerProcess, end_worker_connections
 from tests.settings import TEST_DATABASE
 from tests.support import change, seen
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("database")
-
-
-def consuming(queue: Path, *arguments: str) -> ConsumerProcess:
-    return ConsumerProcess(
-        *arguments,
-        CONSUMERS={"orders": {"SOURCE": f"rn::directory:::{queue}", "TASKS": {"noted": "e2e-nothing"}}},
-        OUTBOX={"PRODUCER": "test", "SOURCES": {"directory": "tests.e2e.directory_source.DirectorySource"}},
-    )
 
 
 def jobs() -> list[tuple[str]]:
@@ -36,7 +28,7 @@ def test_unacknowledged_messages_make_no_second_job(tmp_path: Path) -> None:
     for number in range(10):
         send(tmp_path, f"m{number:02}", payload=f'{{"note": "{number:02}"}}')
     (tmp_path / "hold").touch()
-    with consuming(tmp_path) as first:
+    with ConsumerProcess(**consuming(tmp_path)) as first:
         first.wait_for("process_started")
         eventually((tmp_path / "held").exists)
         assert len(jobs()) == 10  # committed, and the broker does not know
@@ -44,7 +36,7 @@ def test_unacknowledged_messages_make_no_second_job(tmp_path: Path) -> None:
         first.wait()
     assert not emptied(tmp_path)
     (tmp_path / "hold").unlink()
-    with consuming(tmp_path, "--burst") as second:
+    with ConsumerProcess("--burst", **consuming(tmp_path)) as second:
         assert second.wait() == 0, second.output
         [taken] = second.logged("messages_taken")
         assert (taken["enqueued"], taken["duplicates"]) == (0, 10)
@@ -53,7 +45,7 @@ def test_unacknowledged_messages_make_no_second_job(tmp_path: Path) -> None:
 
 
 def test_consumer_survives_a_lost_database(tmp_path: Path) -> None:
-    with consuming(tmp_path) as process:
+    with ConsumerProcess(**consuming(tmp_path)) as process:
         process.wait_until_ready()
         status, answer = process.ask("/readyz")
         assert (status, answer["kind"]) == (200, "consumer")
@@ -76,6 +68,6 @@ def test_consumer_survives_a_lost_database(tmp_path: Path) -> None:
 
 
 def test_unknown_consumer_is_told_in_one_line(tmp_path: Path) -> None:
-    with consuming(tmp_path, "order") as process:
+    with ConsumerProcess("order", **consuming(tmp_path)) as process:
         assert process.wait() == 1
         assert "SETTINGS.INVALID: SALON_JOBS['CONSUMERS'] has no 'order'; did you mean 'orders'?" in process.output

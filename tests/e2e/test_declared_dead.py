@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,16 +12,12 @@ from django.db import transaction
 from salon_jobs import emit
 from salon_jobs.worker.maintenance import rescue_process
 from tests.e2e import tasks
-from tests.e2e.directory_source import send
-from tests.e2e.worker_process import ConsumerProcess, RelayProcess, WorkerProcess
+from tests.e2e.directory_source import consuming, send
+from tests.e2e.worker_process import ConsumerProcess, RelayProcess, SchedulerProcess, WorkerProcess
 from tests.support import seen
 from tests.waiting import eventually
 
 ROWS = "SELECT id, kind FROM salon_jobs_process WHERE kind <> 'worker' ORDER BY id"
-
-
-class SchedulerProcess(WorkerProcess):
-    command = "runscheduler"
 
 
 def do_job(stores: list[UUID], _queue: Path) -> None:
@@ -56,11 +51,7 @@ WORK: dict[str, Callable[[list[UUID], Path], None]] = {"worker": do_job, "relay"
 def test_process_declared_dead_works_again(
     kind: type[WorkerProcess], arguments: tuple[str, ...], rows: int, stores: list[UUID], tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {
-        "CONSUMERS": {"orders": {"SOURCE": f"rn::directory:::{tmp_path}", "TASKS": {"noted": tasks.nothing.name}}},
-        "OUTBOX": {"PRODUCER": "test", "SOURCES": {"directory": "tests.e2e.directory_source.DirectorySource"}},
-    }
-    with kind(*arguments, **settings, ready=True) as process:
+    with kind(*arguments, **consuming(tmp_path), ready=True) as process:
         eventually(lambda: len(seen(ROWS)), rows, what=lambda: process.output)
         before = seen(ROWS)
         for process_id, _ in seen("SELECT id, kind FROM salon_jobs_process"):

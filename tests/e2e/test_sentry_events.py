@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
 
 from tests.e2e import tasks
 from tests.e2e.worker_process import WorkerProcess
@@ -13,21 +12,10 @@ from tests.support import change, seen
 from tests.waiting import eventually
 
 
-class ReportingWorker(WorkerProcess):
-    """Worker that reports to a Sentry server."""
-
-    def __init__(self, server: SentryServer) -> None:
-        self._dsn = server.dsn
-        super().__init__()
-
-    def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        super()._start(words, {**environment, "SENTRY_DSN": self._dsn, "SENTRY_MONITORS": "off"})
-
-
 def test_death_and_failed_job_are_one_event_each(database: None) -> None:
     server = SentryServer()
-    with server.serving(), ReportingWorker(server) as worker:
-        worker.wait_until_ready()
+    reporting = {"SENTRY_DSN": server.dsn, "SENTRY_MONITORS": "off"}
+    with server.serving(), WorkerProcess(environment=reporting, ready=True) as worker:
         handle = tasks.fail.using(max_attempts=2).enqueue(note="")
         worker.wait_for("job_retried", job_id=handle.id)
         change("UPDATE salon_jobs_job SET run_at = now()")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,7 +20,7 @@ from project.salon.tasks.reservation import expire_tentative_reservations
 from salon_jobs import tenant_context
 from tests.e2e import tasks
 from tests.e2e.held import Held
-from tests.e2e.worker_process import WorkerProcess, end_worker_connections, gone
+from tests.e2e.worker_process import SchedulerProcess, WorkerProcess, end_worker_connections, gone
 from tests.interpreter import ROOT
 from tests.support import change, elsewhere, seen, store_id_sql
 from tests.waiting import eventually
@@ -149,48 +148,26 @@ def test_worker_heals_when_its_rows_are_gone(stores: list[UUID]) -> None:
         assert worker.end() == 0
 
 
-class FromElsewhere(WorkerProcess):
-    """Worker of a project whose ``manage.py`` goes to its own directory, started from the one above."""
-
-    def __init__(self, folder: Path, *program: str) -> None:
-        self.folder, self.program = folder, program
-        super().__init__("--burst")
-
-    def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        super()._start(words, {**environment, **NEW})
-
-
 @pytest.mark.parametrize("program", [("./shop/manage.py",), ("-m", "shop.manage")], ids=" ".join)
 def test_program_that_leaves_its_directory(database: None, tmp_path: Path, program: tuple[str, ...]) -> None:
-    """Its children start where it was started."""
+    """That of a project whose ``manage.py`` goes to its own: its children start where it was started."""
     job_id = tasks.nothing.enqueue().id
     (tmp_path / "shop").mkdir()
     text = (ROOT / "manage.py").read_text()
     text = text.replace("if __name__", f"os.chdir({str(ROOT)!r})\nsys.path.insert(1, {str(ROOT)!r})\nif __name__", 1)
     (tmp_path / "shop" / "manage.py").write_text(text)
-    with FromElsewhere(tmp_path, *program) as worker:
+    with WorkerProcess("--burst", program=program, folder=tmp_path, environment=NEW) as worker:
         assert worker.wait() == 0, worker.output
         assert [record["job_id"] for record in worker.logged("job_succeeded")] == [job_id]
 
 
-class WithoutFiles(WorkerProcess):
-    """Worker, and its children, that find no directory in which they may write."""
-
-    def __init__(self, folder: Path, command: str) -> None:
-        (folder / "sitecustomize.py").write_text("import tempfile; tempfile.tempdir = '/proc/nowhere'")
-        self._folder, self.command = folder, command  # type: ignore[misc]
-        super().__init__("--burst")
-
-    def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        super()._start(words, {**environment, "PYTHONPATH": str(self._folder), **NEW})
-
-
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory are Linux's")
-@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
-def test_read_only_file_system(database: None, tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize("kind", [WorkerProcess, SchedulerProcess])
+def test_read_only_file_system(database: None, tmp_path: Path, kind: type[WorkerProcess]) -> None:
     """As in a container whose root is read-only and that has no writable /tmp."""
+    (tmp_path / "sitecustomize.py").write_text("import tempfile; tempfile.tempdir = '/proc/nowhere'")
     job_id = tasks.nothing.enqueue().id
-    with WithoutFiles(tmp_path, command) as worker:
+    with kind("--burst", environment={"PYTHONPATH": str(tmp_path), **NEW}) as worker:
         assert worker.wait() == 0, worker.output
         assert "nowhere" not in worker.output
-        assert [record["job_id"] for record in worker.logged("job_succeeded")] == [job_id] * (command == "runworker")
+        assert [record["job_id"] for record in worker.logged("job_succeeded")] == [job_id] * (kind is WorkerProcess)

@@ -20,7 +20,7 @@ from tests.settings import url_for
 from tests.support import seen
 from tests.waiting import LIMIT_S, eventually
 
-INHERITED = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
+_INHERITED = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
 URL = url_for("worker_runtime")
 QUICK: dict[str, Any] = {"PROCESS_SILENT_AFTER": 1, "POLL_INTERVAL": 0.2}
 
@@ -47,45 +47,56 @@ def end_worker_connections() -> int:
     return int(count)
 
 
-class WorkerProcess:
-    """Worker process with one URL and no other secret; leaving the context ends it.
+def inherited() -> dict[str, str]:
+    """Return what every process needs of the environment."""
+    return {name: os.environ[name] for name in _INHERITED if name in os.environ}
 
-    ``settings`` are keys of SALON_JOBS. The health endpoint takes a free port, which is in the log. With ``ready``,
-    the context begins when the process is ready.
+
+def surroundings(url: str = URL, **settings: object) -> dict[str, str]:
+    """Return the environment of a process with one URL and no other secret; ``settings`` are keys of SALON_JOBS."""
+    return {
+        **inherited(),
+        "WORKER_DATABASE_URL": url,
+        "SALON_JOBS_OVERRIDES": json.dumps(settings),
+        "DJANGO_SETTINGS_MODULE": "tests.e2e.worker_settings",
+    }
+
+
+class WorkerProcess:
+    """Worker process with these ``surroundings``, and more of an ``environment``; leaving the context ends it.
+
+    The health endpoint takes a free port, which is in the log. With ``ready``, the context begins when the process is
+    ready. ``program`` is what starts it in ``folder``.
     """
 
     command: ClassVar[str] = "runworker"
-    program: tuple[str, ...] = ("manage.py",)
-    folder: Path = ROOT
+    settings_module: ClassVar[str] = "tests.e2e.worker_settings"
     _begins_ready = False
 
-    def __init__(self, *arguments: str, url: str = URL, ready: bool = False, **settings: object) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        url: str = URL,
+        ready: bool = False,
+        environment: Mapping[str, str] = {},
+        program: Sequence[str] = ("manage.py",),
+        folder: Path = ROOT,
+        **settings: object,
+    ) -> None:
         self._begins_ready = ready
-        self._start(
-            [*self.command.split(), "--health-addr", "127.0.0.1:0", *arguments],
-            {
-                "WORKER_DATABASE_URL": url,
-                "SALON_JOBS_OVERRIDES": json.dumps(settings),
-                "DJANGO_SETTINGS_MODULE": "tests.e2e.worker_settings",
-                **({"NEW_INTERPRETERS": "1"} if "FAULT" in settings else {}),
-            },
-        )
+        words = [*program, *self.command.split(), "--health-addr", "127.0.0.1:0", *arguments]
+        new = {"NEW_INTERPRETERS": "1"} if "FAULT" in settings else {}
+        own = {"DJANGO_SETTINGS_MODULE": self.settings_module, **new, **environment}
+        self._start(words, {**surroundings(url, **settings), **own}, folder)
 
-    def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    def _start(self, words: Sequence[str], environment: Mapping[str, str], folder: Path = ROOT) -> None:
         self._changed = threading.Condition()
         self._ended = 0
         self.lines: list[str] = []
         self.errors: list[str] = []
         pipes = os.pipe(), os.pipe()
         self._process = start_python(
-            *self.program,
-            *words,
-            environment={**inherited, **environment},
-            folder=self.folder,
-            stdout=pipes[0][1],
-            stderr=pipes[1][1],
-            new_session=True,
+            *words, environment=environment, folder=folder, stdout=pipes[0][1], stderr=pipes[1][1], new_session=True
         )
         for (reader, writer), lines in zip(pipes, (self.lines, self.errors), strict=True):
             os.close(writer)
@@ -188,6 +199,10 @@ class WorkerProcess:
         with self._changed:
             self._ended += 1
             self._changed.notify_all()
+
+
+class SchedulerProcess(WorkerProcess):
+    command = "runscheduler"
 
 
 class RelayProcess(WorkerProcess):

@@ -22,7 +22,7 @@ from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.conftest import manage
-from tests.e2e.worker_process import WorkerProcess
+from tests.e2e.worker_process import SchedulerProcess, WorkerProcess
 from tests.servers.standby import Replicated, port_of
 from tests.settings import TEST_DATABASE, url_for
 from tests.support import change, claim, row_of, running_job, seen
@@ -179,13 +179,9 @@ def test_own_read_only_transaction_is_an_error(database: None, process_id: int, 
     assert isinstance(outcome.error, InternalError)
 
 
-@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
-def test_long_command_waits_for_a_writable_server(read_only: None, command: str) -> None:
-    class Command(WorkerProcess):
-        pass
-
-    Command.command = command
-    with Command() as started:
+@pytest.mark.parametrize("kind", [WorkerProcess, SchedulerProcess])
+def test_long_command_waits_for_a_writable_server(read_only: None, kind: type[WorkerProcess]) -> None:
+    with kind() as started:
         assert "target_session_attrs" in started.wait_for("waiting", code="WORKER.NOT_READY")["detail"]
         status, answer = started.ask("/readyz")
         assert (status, "read-only" in answer["detail"]) == (503, True)

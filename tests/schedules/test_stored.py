@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -31,7 +30,7 @@ from salon_jobs.schedules.due import StoredSchedules
 from salon_jobs.schedules.scheduler import Scheduler
 from salon_jobs.schedules.stored import next_tick
 from tests import tasks
-from tests.e2e.worker_process import INHERITED
+from tests.e2e.worker_process import surroundings
 from tests.interpreter import run_python
 from tests.jobs.threads import together
 from tests.metrics import of, shown
@@ -194,9 +193,7 @@ def test_scheduler_killed_before_commit() -> None:
     change("UPDATE salon_jobs_schedule SET anchor_at = anchor_at - %s, owed_from = owed_from - %s", 90 * MINUTE, DAY)
     change("UPDATE salon_jobs_schedule SET next_at = anchor_at + %s", HOUR)
     tick = tick_of()
-    settings = {"DJANGO_SETTINGS_MODULE": "tests.e2e.worker_settings", "WORKER_DATABASE_URL": url_for("worker_runtime")}
-    environment = {**{name: os.environ[name] for name in INHERITED if name in os.environ}, **settings}
-    killed = run_python("-c", KILLED, "runscheduler", environment=environment)
+    killed = run_python("-c", KILLED, "runscheduler", environment=surroundings())
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "enqueued\n"), killed.stderr
     assert jobs() == []
 
