@@ -16,6 +16,7 @@ from tests import tasks
 from tests.backend import calls
 from tests.backend.aliases import TASKS
 from tests.backend.django_tasks_api import task_enqueued, task_finished
+from tests.support import connected
 
 AT_ONCE = {**TASKS, "default": {"BACKEND": "salon_jobs.testing.backend.AtOnceBackend"}}
 add: Any = calls.add
@@ -54,14 +55,9 @@ class AtOnceBackendInTestCase(TestCase):
 
     def test_signals_come_in_order(self) -> None:
         said: list[str] = []
-        for name, signal in (("enqueued", task_enqueued), ("finished", task_finished)):
-
-            def receive(name: str = name, **_: Any) -> None:
-                said.append(name)
-
-            signal.connect(receive, weak=False)
-            self.addCleanup(signal.disconnect, receive)
-        add.enqueue(1)
+        receivers = [lambda **_: said.append("enqueued"), lambda **_: said.append("finished")]
+        with connected(task_enqueued, receivers[0]), connected(task_finished, receivers[1]):
+            add.enqueue(1)
         assert said == ["enqueued", "finished"]
 
     def test_block_of_the_test_decides(self) -> None:

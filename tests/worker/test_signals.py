@@ -17,7 +17,7 @@ from salon_jobs.core.records import JobState
 from salon_jobs.jobs.run import current_run
 from salon_jobs.signals import job_enqueued, job_finished, job_started
 from tests import tasks
-from tests.support import change, job_row, run_due, seen
+from tests.support import change, connected, job_row, run_due, seen
 from tests.tasks import raises
 from tests.worker.work import Work
 
@@ -63,11 +63,8 @@ def test_receiver_sets_context_of_handler(work: Work, declared: Any) -> None:
     async def look_soon(**_: Any) -> None:
         look()
 
-    job_started.connect(bind)
-    try:
+    with connected(job_started, bind):
         job_id = work.run_on_thread(look_soon if declared.is_async else look, declared)
-    finally:
-        job_started.disconnect(bind)
     assert seen_by_handler == [job_id]
     assert bound.get() == 0
 
@@ -144,18 +141,10 @@ def test_many_jobs_are_one_signal(stores: list[UUID], heard: Heard) -> None:
 
 
 def test_failing_receiver_changes_nothing(process_id: int, caplog: pytest.LogCaptureFixture) -> None:
-    def explode(**_: object) -> None:
-        raise ValueError("a receiver")
-
-    signals = (job_enqueued, job_started, job_finished)
-    for signal in signals:
-        signal.connect(explode)
-    try:
+    explode = raises(ValueError("a receiver"))
+    with connected(job_enqueued, explode), connected(job_started, explode), connected(job_finished, explode):
         job = tasks.system.enqueue()
         [outcome] = run_due(process_id)
-    finally:
-        for signal in signals:
-            signal.disconnect(explode)
     assert isinstance(outcome, Succeeded)
     assert job_row(job.id) is None
     assert [record.exc_info[1].args for record in caplog.records if record.exc_info] == [("a receiver",)] * 3  # type: ignore[union-attr]
