@@ -320,6 +320,11 @@ def behind_transaction(work: Callable[[], T], using: str = "default") -> Generat
         given.set_result(waiting.result(LIMIT_S))
 
 
+def event_names(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the event of each record, in the order of the log; that of a record without one is empty."""
+    return [getattr(record, "event", "") for record in caplog.records]
+
+
 def event_fields(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
     """Return the fields of each record of an event, in the order of the log."""
     return [vars(record)["event_fields"] for record in caplog.records if vars(record).get("event") == event]

@@ -17,7 +17,7 @@ from salon_jobs.process import listener
 from salon_jobs.process.listener import Listener, ListenerEvent
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.settings import url_for
-from tests.support import seen
+from tests.support import event_names, seen
 from tests.waiting import LIMIT_S, eventually
 
 SESSIONS = "FROM pg_stat_activity WHERE usename = 'worker_runtime' AND datname = current_database()"
@@ -59,10 +59,6 @@ def heard(database: None, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     heard.stop()
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [getattr(record, "event", "") for record in caplog.records]
-
-
 def test_listening_begins_with_the_ping(heard: Heard) -> None:
     """It keeps no other connection."""
     sessions = f"SELECT pid {SESSIONS}"
@@ -100,7 +96,7 @@ def test_deaf_listener_warns_once_and_retries(heard: Heard, settings: Any, caplo
         eventually(lambda: proxy.accepted >= 3)
         assert heard.listener.listening is False
         assert not heard.woken.acquire(blocking=False)
-        assert warnings(caplog) == [LISTENER_DEAF]
+        assert event_names(caplog) == [LISTENER_DEAF]
         settings.SALON_JOBS = direct
         assert heard.next()
     assert heard.listener.listening is True
@@ -129,7 +125,7 @@ def test_listener_reconnects(heard: Heard, caplog: pytest.LogCaptureFixture, mon
     ended = seen(f"SELECT pid, pg_terminate_backend(pid) {mine}")
     assert len(ended) == 1
     assert heard.next(), "once for what was sent meanwhile"
-    assert warnings(caplog) == [LISTENER_LOST]
+    assert event_names(caplog) == [LISTENER_LOST]
     assert heard.listener.listening is True
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, '')", [enqueue.wake_ups.channel])

@@ -14,6 +14,7 @@ from django.db import InterfaceError, OperationalError, connections
 from salon_jobs.db.upkeep import tidy_connections
 from salon_jobs.process.loop import Loop, Outage
 from tests.settings import url_for
+from tests.support import event_names
 from tests.waiting import LIMIT_S
 
 
@@ -66,10 +67,6 @@ def clock() -> Clock:
     return Clock()
 
 
-def events(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [getattr(record, "event", "") for record in caplog.records]
-
-
 def test_round_says_when_the_next_one_is(clock: Clock) -> None:
     loop = Rounds(clock, 5.0, 0.0, 1.5, first_poll_in_s=2.0)
     assert loop.run()
@@ -101,7 +98,7 @@ def test_outage_is_logged_once(clock: Clock, caplog: pytest.LogCaptureFixture) -
     assert loop.run()
     expected = (0.1, 0.2, 0.4, 0.8, 1.6, 2, 2, 2, 7, 0.1)
     assert clock.waits == [pytest.approx(wait_s, rel=0.1) for wait_s in expected]
-    assert events(caplog) == ["database_lost", "database_back"] * 2
+    assert event_names(caplog) == ["database_lost", "database_back"] * 2
     assert loop.outages == 9
 
 
@@ -110,7 +107,7 @@ def test_long_outage_is_logged_again(clock: Clock, caplog: pytest.LogCaptureFixt
     for _ in range(7):
         outage.lost(OperationalError("gone"))
         clock.now += 10
-    assert events(caplog) == ["database_lost"] * 3
+    assert event_names(caplog) == ["database_lost"] * 3
 
 
 def test_only_a_successful_round_counts(clock: Clock) -> None:
@@ -191,11 +188,11 @@ def test_conflict_is_no_outage(clock: Clock, caplog: pytest.LogCaptureFixture, c
     assert clock.waits[-1] == 5.0
     assert len(clock.waits) == 3
     assert sum(clock.waits[:2]) < 0.1
-    assert events(caplog) == []
+    assert event_names(caplog) == []
 
 
 def test_lasting_conflicts_are_an_outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "salon_jobs")
     conflicts = [Conflict(psycopg.errors.DeadlockDetected()) for _ in range(25)]
     assert Rounds(clock, *conflicts, 5.0).run()
-    assert events(caplog) == ["database_lost", "database_back"]
+    assert event_names(caplog) == ["database_lost", "database_back"]

@@ -23,6 +23,7 @@ from tests.support import (
     change,
     claim,
     event_fields,
+    event_names,
     leases_of,
     run_due,
     running_coroutines,
@@ -131,8 +132,7 @@ class Work:
     @property
     def events(self) -> list[str]:
         """The names of the events about jobs, in the order of the log."""
-        events: list[str] = [getattr(record, "event", "") for record in self.log.records]
-        return [event for event in events if event.startswith("job_")]
+        return [event for event in event_names(self.log) if event.startswith("job_")]
 
     def fields(self, event: str) -> list[dict[str, Any]]:
         """Return the fields of each record of an event, in the order of the log."""
