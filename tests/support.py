@@ -342,6 +342,12 @@ def elsewhere(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
     return pool.submit(run)
 
 
+def in_thread(work: Callable[[], T]) -> T:
+    """Run in a new thread, on a connection of its own; return what it returns."""
+    with ThreadPoolExecutor(1) as pool:
+        return elsewhere(pool, work).result(LIMIT_S)
+
+
 def plan_nodes(plan: Any) -> list[dict[str, Any]]:
     """Return every node of a plan from ``EXPLAIN (FORMAT JSON)``, as text or parsed."""
     found: list[dict[str, Any]] = []

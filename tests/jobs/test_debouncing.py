@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -17,8 +16,7 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.jobs import EnqueueAction, JobHandle
 from salon_jobs.jobs.pruning import Pruner
 from tests import tasks
-from tests.support import behind_transaction, change, elsewhere, run_due, seen
-from tests.waiting import LIMIT_S
+from tests.support import behind_transaction, change, in_thread, run_due, seen
 
 HOUR = timedelta(hours=1)
 MARKS = "SELECT job_id FROM salon_jobs_unique"
@@ -105,9 +103,9 @@ def test_concurrent_enqueue_waits(database: None, commits: bool) -> None:
 
 def test_kept_enqueue_holds_nobody_up(database: None) -> None:
     first = once()
-    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+    with transaction.atomic():
         assert once() == kept(first)
-        assert elsewhere(pool, once).result(LIMIT_S) == kept(first)
+        assert in_thread(once) == kept(first)
 
 
 def test_web_role_enqueues_for_its_store(stores: list[UUID]) -> None:

@@ -37,6 +37,7 @@ from tests.support import (
     elsewhere,
     finish,
     finish_many,
+    in_thread,
     leases_of,
     run,
     run_due,
@@ -44,7 +45,6 @@ from tests.support import (
     wait_until_waiting,
 )
 from tests.tasks import Hook, Hooks, raises
-from tests.waiting import LIMIT_S
 
 
 def fan_in(number: int = 2, when: Condition = "succeeded") -> tuple[Flow, list[Member], Member]:
@@ -154,7 +154,7 @@ def test_siblings_end_during_open_end(process_id: int, commits: bool) -> None:
     first, second, third = claim(process_id)
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
         end_uncommitted(first, process_id)
-        assert elsewhere(pool, lambda: finish_many([second], process_id)).result(LIMIT_S)
+        assert in_thread(lambda: finish_many([second], process_id))
         end = elsewhere(pool, lambda: finish_many([third], process_id))
         wait_until_waiting()
         assert due() == []
@@ -172,10 +172,10 @@ def test_end_without_followers_never_waits(process_id: int) -> None:
         for number in range(2):
             order.add(tasks.in_flow.call(number))
     first, second = claim(process_id)
-    with ThreadPoolExecutor(1) as pool, transaction.atomic(using="owner"), transaction.atomic():
+    with transaction.atomic(using="owner"), transaction.atomic():
         seen("SELECT FROM salon_jobs_flow FOR UPDATE")
         end_uncommitted(first, process_id)
-        assert elsewhere(pool, lambda: finish_many([second], process_id)).result(LIMIT_S)
+        assert in_thread(lambda: finish_many([second], process_id))
     assert outcomes(order) == ["succeeded"] * 2
 
 
@@ -203,10 +203,10 @@ def test_member_added_behind_uncommitted_end(process_id: int, single: tuple[Flow
 def test_member_added_while_predecessor_ends(process_id: int, single: tuple[Flow, Member, ClaimedJob]) -> None:
     """The end does not see the edge, and the addition not the end: its commit looks again."""
     order, first, job = single
-    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+    with transaction.atomic():
         with order:
             late = order.add(tasks.in_flow.call(), after=first)
-        assert elsewhere(pool, lambda: finish_many([job], process_id)).result(LIMIT_S)
+        assert in_thread(lambda: finish_many([job], process_id))
         assert due() == []
     assert due() == [late.id]
 
@@ -278,8 +278,7 @@ def test_end_with_older_snapshot_fails(process_id: int) -> None:
         with transaction.atomic(using="owner"):
             change("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             change("DELETE FROM salon_jobs_job WHERE id = %s", second.id)
-            with ThreadPoolExecutor(1) as pool:
-                assert elsewhere(pool, lambda: finish(first, process_id)).result(LIMIT_S)
+            assert in_thread(lambda: finish(first, process_id))
 
     with pytest.raises(OperationalError, match="could not serialize"):
         end_second_before_first()
@@ -385,9 +384,9 @@ def test_locked_follower_starts_later(process_id: int) -> None:
     """It holds up no end; maintenance starts it."""
     _, _, second = fan_in(1)
     [job] = claim(process_id)
-    with ThreadPoolExecutor(1) as pool, transaction.atomic(using="owner"):
+    with transaction.atomic(using="owner"):
         seen("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", second.id)
-        assert elsewhere(pool, lambda: finish_many([job], process_id)).result(LIMIT_S)
+        assert in_thread(lambda: finish_many([job], process_id))
         assert due() == []
     Maintenance(using="default").poll()
     assert due() == [second.id]

@@ -32,6 +32,7 @@ from tests.support import (
     claim,
     elsewhere,
     finish_many,
+    in_thread,
     leases_of,
     run,
     run_due,
@@ -40,7 +41,7 @@ from tests.support import (
     waiting_count,
 )
 from tests.tasks import Hooks, raises
-from tests.waiting import LIMIT_S, eventually
+from tests.waiting import eventually
 
 DAY = timedelta(days=1)
 DONE = tasks.keyed_system.call(note="done")
@@ -231,8 +232,7 @@ def test_maintenance_waits_once_for_held_key(process_id: int) -> None:
             "INSERT INTO salon_jobs_follow_up (task, payload, options, remaining)"
             " SELECT 'test-keyed-system', '{}', '{\"job_key\": \"k:done\"}', 0 FROM generate_series(1, 200)"
         )
-        with ThreadPoolExecutor(1) as pool:
-            elsewhere(pool, lambda: Maintenance(using="default").poll()).result(LIMIT_S)
+        in_thread(lambda: Maintenance(using="default").poll())
         assert len(remaining()) == 200
 
     def poll() -> list[int]:

@@ -38,6 +38,7 @@ from tests.support import (
     elsewhere,
     finish,
     finish_many,
+    in_thread,
     job_row,
     rescuer,
     row_of,
@@ -168,10 +169,10 @@ def test_transactions_of_one_key_do_not_wait(process_id: int) -> None:
     """Neither does the end of a job wait for a caller who has enqueued under its key and goes on working."""
     first = add()
     [job] = claim(process_id)
-    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+    with transaction.atomic():
         slow = add()
-        quick = elsewhere(pool, add).result(LIMIT_S)
-        assert elsewhere(pool, partial(finish_many, [job], process_id)).result(LIMIT_S)
+        quick = in_thread(add)
+        assert in_thread(partial(finish_many, [job], process_id))
         assert due() == [quick]
     assert (first < slow < quick, due()) == (True, [quick])
     last = add()
@@ -270,7 +271,7 @@ def test_keys_are_taken_after_follow_ups(process_id: int) -> None:
             seen("SELECT FROM salon_jobs_follow_up FOR UPDATE")
             end = elsewhere(pool, partial(cancel, high, *others))
             wait_until_waiting()
-            assert elsewhere(pool, partial(cancel, low, high + 1)).result(LIMIT_S) is None
+            assert in_thread(partial(cancel, low, high + 1)) is None
         assert end.result(LIMIT_S) is None
     assert due() == [low + 1]
     run_due(process_id)
@@ -287,8 +288,7 @@ def test_end_with_older_snapshot_fails(process_id: int) -> None:
         with transaction.atomic(using="owner"):
             change("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             change("DELETE FROM salon_jobs_job WHERE id = %s", first)
-            with ThreadPoolExecutor(1) as pool:
-                elsewhere(pool, add).result(LIMIT_S)
+            in_thread(add)
 
     with pytest.raises(OperationalError, match="could not serialize"):
         end_before_the_second_came()
@@ -313,9 +313,9 @@ def test_locked_next_job_is_not_passed_over(process_id: int, commits: bool) -> N
     """Its holder starts the next at the commit; should that be rolled back, maintenance does."""
     first, second, third = add(), add(), add()
     [job] = claim(process_id)
-    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+    with transaction.atomic():
         control.cancel_jobs(second)
-        assert elsewhere(pool, partial(finish_many, [job], process_id)).result(LIMIT_S)
+        assert in_thread(partial(finish_many, [job], process_id))
         assert (due(), OrderedKey.objects.get().job_id) == ([], 0)
         place = place_in_order(Job.objects.get(pk=third), using="default")
         assert place is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,8 +21,7 @@ from tests import tasks
 from tests.jobs.rows import count
 from tests.jobs.threads import together
 from tests.settings import url_for
-from tests.support import be_silent, change, elsewhere, event_fields, in_state, moved_to, rescuer, seen, selected
-from tests.waiting import LIMIT_S
+from tests.support import be_silent, change, event_fields, in_state, in_thread, moved_to, rescuer, seen, selected
 
 DAYS = {"succeeded": 1, "cancelled": 7, "failed": 90}
 
@@ -88,9 +86,9 @@ def test_none_keeps_for_ever(database: None, settings: Any) -> None:
 def test_retry_in_flight_is_left_alone(database: None) -> None:
     """The pruner does not wait for it."""
     mine, other = ended("failed", timedelta(days=91), 2)
-    with psycopg.connect(url_for("jobs_operator")) as retrying, ThreadPoolExecutor(1) as pool:
+    with psycopg.connect(url_for("jobs_operator")) as retrying:
         retrying.execute(f"UPDATE salon_jobs_job SET {moved_to('queued')} WHERE id = %s".encode(), [mine])
-        assert elsewhere(pool, pruned).result(LIMIT_S).deleted["failed"] == 1
+        assert in_thread(pruned).deleted["failed"] == 1
         assert remaining() == {mine}
         retrying.rollback()
     assert control.retry_jobs([mine, other], using="operator")[0].changed

@@ -39,7 +39,7 @@ from salon_jobs.worker.worker import Worker
 from tests import tasks
 from tests.backend import calls
 from tests.inside import has_answer_listener
-from tests.support import elsewhere, run_due, seen, working
+from tests.support import in_thread, run_due, seen, working
 from tests.tasks import Hooks
 from tests.waiting import LIMIT_S, eventually
 
@@ -186,10 +186,10 @@ def test_wait_for_ended_and_lasting_jobs(process_id: int, hooks: Hooks) -> None:
 
 @pytest.mark.parametrize("inside", [nullcontext, transaction.atomic])
 def test_wait_in_enqueuing_transaction_is_refused(process_id: int, inside: Callable[[], Any]) -> None:
-    with transaction.atomic(), ThreadPoolExecutor(1) as pool:
+    with transaction.atomic():
         with inside():
             own = tasks.kept_result.enqueue()
-        committed = elsewhere(pool, lambda: tasks.keyed_system.enqueue(note="x")).result()
+        committed = in_thread(lambda: tasks.keyed_system.enqueue(note="x"))
         with pytest.raises(WaitRefused, match=f"this transaction has enqueued job {own.id}, .* would never end"):
             own.wait(LIMIT_S)
         with pytest.raises(WaitTimedOut):

@@ -31,7 +31,7 @@ from tests import tasks
 from tests.jobs.threads import together
 from tests.metrics import of, shown
 from tests.settings import url_for
-from tests.support import change, elsewhere, event_fields, moved_to, seen, wait_until_waiting
+from tests.support import change, elsewhere, event_fields, in_thread, moved_to, seen, wait_until_waiting
 from tests.waiting import LIMIT_S
 
 TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
@@ -153,8 +153,7 @@ def test_schedulers_follow_overridden_line(crontab: None) -> None:
 def test_change_after_read_stops_tick(crontab: None, meanwhile: Any) -> None:
     def payload(tick: datetime) -> dict[str, Any]:
         # The scheduler has read the entry, and found the tick due.
-        with ThreadPoolExecutor(1) as pool:
-            elsewhere(pool, lambda: meanwhile(["a"])).result(LIMIT_S)
+        in_thread(lambda: meanwhile(["a"]))
         return {}
 
     cron("* * * * *", tasks.system, name="a", payload=payload)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError, connections, transaction
@@ -17,11 +16,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from project.salon.models import Store
 from salon_jobs import tenant_context
 from salon_jobs.tenancy.context import TenantContext
-from tests.support import elsewhere
 from tests.waiting import LIMIT_S
 
 POOLED = "pooled"
-T = TypeVar("T")
 
 
 def ask(statement: str, *parameters: Any, using: str = "default") -> Any:
@@ -71,12 +68,6 @@ def backend(using: str = "default") -> int:
 
 def in_session(store: UUID, using: str = POOLED, **options: Any) -> TenantContext:
     return tenant_context(store, atomic=False, scope="session", using=using, **options)
-
-
-def in_thread(work: Callable[[], T]) -> T:
-    """Run in a new thread, on a connection of its own."""
-    with ThreadPoolExecutor(1) as pool:
-        return elsewhere(pool, work).result()
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from salon_jobs.core.errors import TenantContextError
 from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.tenancy import carry_store
 from tests import tasks
-from tests.support import elsewhere, run_due, seen
-from tests.tenancy.probe import in_session, in_thread, visible
+from tests.support import elsewhere, in_thread, run_due, seen
+from tests.tenancy.probe import in_session, visible
 
 
 def visible_as() -> tuple[list[UUID], UUID | None]:

@@ -26,8 +26,8 @@ from salon_jobs.db.libpq import converted
 from salon_jobs.db.session import AS_CONNECTED, guard_of
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs.run import JobRun
-from tests.support import change, connected, seen
-from tests.tenancy.probe import ask, backend, execute, fail, fail_in_database, in_thread, round_trips, visible
+from tests.support import change, connected, in_thread, seen
+from tests.tenancy.probe import ask, backend, execute, fail, fail_in_database, round_trips, visible
 from tests.tenancy.session_state import (
     KINDS,
     PREPARED,

@@ -15,13 +15,13 @@ from django.http import HttpRequest, JsonResponse
 
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.tenancy import reset_store
+from tests.support import in_thread
 from tests.tenancy.probe import (
     POOLED,
     backend,
     carried,
     execute,
     in_session,
-    in_thread,
     pool_alias,
     visible,
     visible_in_transaction,

@@ -21,7 +21,7 @@ from project.salon.models import Store
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
 from tests.interpreter import ROOT
-from tests.support import change, seen
+from tests.support import change, in_thread, seen
 from tests.tenancy.probe import (
     POOLED,
     backend,
@@ -30,7 +30,6 @@ from tests.tenancy.probe import (
     fail,
     fail_in_database,
     in_session,
-    in_thread,
     pool_alias,
     visible,
 )

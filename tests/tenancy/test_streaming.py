@@ -26,9 +26,9 @@ from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError, TransactionBroken
 from salon_jobs.tenancy.request import stream_as
-from tests.support import change
+from tests.support import change, in_thread
 from tests.tenancy.asgi import cookies_of, serve
-from tests.tenancy.probe import fail, in_thread, swallow
+from tests.tenancy.probe import fail, swallow
 from tests.tenancy.web import Hook, canaries, look, member_of, signed_in, write, written
 
 CLEAN: tuple[list[str], bool] = ([], False)

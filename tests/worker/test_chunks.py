@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial, partialmethod
 from typing import Any
@@ -35,7 +34,7 @@ from tests.support import (
     change,
     chunk_of,
     claim,
-    elsewhere,
+    in_thread,
     leases_of,
     row_of,
     seen,
@@ -348,8 +347,7 @@ def test_chunks_of_two_processes(work: Work) -> None:
     chunks = claimer_of(work.process_id)
     with transaction.atomic():
         mine = chunks.claim(job, 3)
-        with ThreadPoolExecutor(1) as pool:
-            theirs = elsewhere(pool, lambda: chunks.claim(job, 10)).result(LIMIT_S)
+        theirs = in_thread(lambda: chunks.claim(job, 10))
     ids = [each.id for each in (job, *mine, *theirs)]
     assert len(ids) == len(set(ids)) == 6
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -31,8 +30,7 @@ from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.management.operator import run as terminal
 from tests.plans.explain import signed_in
-from tests.support import another_process, behind_transaction, change, claim, elsewhere, run, running_job, seen
-from tests.waiting import LIMIT_S
+from tests.support import another_process, behind_transaction, change, claim, in_thread, run, running_job, seen
 from tests.worker.effects import write, written
 from tests.worker.work import JOBS, Work, make_due, shown_to_people
 
@@ -261,8 +259,7 @@ def test_lost_lease_commits_no_step(work: Work) -> None:
 
     assert outcome(work, body) is Lost
     assert written() == ["before"]
-    with ThreadPoolExecutor(1) as pool:
-        assert isinstance(elsewhere(pool, lambda: run(again[0], other)).result(LIMIT_S), Succeeded)
+    assert isinstance(in_thread(lambda: run(again[0], other)), Succeeded)
     assert written() == ["before", "new"]
 
 

@@ -18,8 +18,7 @@ from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.tenancy import carry_store
-from tests.support import change, new_store_id, row
-from tests.tenancy.probe import in_thread
+from tests.support import change, in_thread, new_store_id, row
 
 READ = "SELECT store_id, name FROM customer"
 
