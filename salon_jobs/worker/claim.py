@@ -144,7 +144,7 @@ class Claimer:
             self._limit_wait_s = LIMIT_WAIT_S[0]
         if has_more(jobs, quotas, room):
             return Claim(jobs, again_in_s=0.0)
-        if (again_in_s := self._scans.continue_round()) is not None:
+        if (again_in_s := self._scans.continue_round(found=bool(jobs))) is not None:
             return Claim(jobs, again_in_s)
         if self._throttled:
             again_in_s = min(self._limit_wait_s, max(LIMIT_WAIT_S[0], token_in_s))

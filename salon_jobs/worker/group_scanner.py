@@ -20,7 +20,9 @@ from salon_jobs.jobs.limits import scopes_of
 
 STORES_PER_SCAN: Final = 64
 PREFIXES_PER_STORE: Final = 32
+# At least; a scan that finds few prefixes lists as many groups as a claim reads.
 GROUPS_PER_PREFIX: Final = 32
+GROUPS_PER_CLAIM: Final = 256
 FIRST_PREFIX: Final = -(2**31)
 # A scan is used for ten times as long as it took, within these bounds. The next one finds new groups, and jobs that
 # were committed late, which sort before those already claimed from their group.
@@ -80,31 +82,46 @@ class ScanPage(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """Result of one scan: claim groups with due jobs, whether it covered all remaining stores, and its duration."""
+    """Result of one scan: claim groups with due jobs, and its duration.
+
+    ``complete``: it covered all remaining stores; ``crowded``: one of them has more claim groups than it listed.
+    """
 
     groups: Sequence[ClaimGroup]
     complete: bool
     took_s: float
+    crowded: bool = False
 
 
 def list_groups(
-    after: StoreId | None, runnable: ClaimFilter, *, using: str, prefix: int = FIRST_PREFIX, key: int = 0
+    after: StoreId | None,
+    runnable: ClaimFilter,
+    *,
+    using: str,
+    prefix: int = FIRST_PREFIX,
+    key: int = 0,
+    per_prefix: int = GROUPS_PER_PREFIX,
 ) -> ScanPage:
     """List some claim groups of each of the next stores, from a given prefix and, within it, key. Role: worker."""
-    parameters = list_parameters(after, runnable, prefix=prefix, key=key)
+    parameters = list_parameters(after, runnable, prefix=prefix, key=key, per_prefix=per_prefix)
     rows = run_raw("list_groups", parameters, jit=False, using=using)
     groups = [ClaimGroup(*row) for row in rows if row[1] is not None]
     return ScanPage(groups, len({row[0] for row in rows}), rows[-1][0] if rows else None)
 
 
 def list_parameters(
-    after: StoreId | None, runnable: ClaimFilter, *, prefix: int = FIRST_PREFIX, key: int = 0
+    after: StoreId | None,
+    runnable: ClaimFilter,
+    *,
+    prefix: int = FIRST_PREFIX,
+    key: int = 0,
+    per_prefix: int = GROUPS_PER_PREFIX,
 ) -> dict[str, Any]:
     return {
         "after": after,
         "stores": STORES_PER_SCAN,
         "prefixes": PREFIXES_PER_STORE,
-        "groups": GROUPS_PER_PREFIX,
+        "groups": per_prefix,
         "prefix": prefix,
         "key": key,
         **runnable._asdict(),
@@ -119,6 +136,7 @@ class GroupScanner:
         # Each process starts its round at a different store.
         self._after: StoreId | None = store_key().somewhere()
         self._is_crowded = False
+        self._per_prefix = GROUPS_PER_PREFIX
         self._is_complete = True
         # Where the round of the stores began, and whether it has wrapped around.
         self._began_at: StoreId | None = self._after
@@ -135,14 +153,17 @@ class GroupScanner:
         prefix, key = FIRST_PREFIX, 0
         if inside := self._is_crowded:
             prefix, key = random.randrange(-(2**31), 2**31), random.randrange(2**32)  # noqa: S311 - no secret
-        self._is_crowded = False
+        crowded = False
         if self._is_complete or new_round:
             self._is_complete = False
             self._began_at, self._wrapped = self._after, self._after is None
         over = False
         while not over:
-            page = list_groups(self._after, runnable, using=self._using, prefix=prefix, key=key)
-            self._is_crowded |= not inside and _is_crowded(page.groups)
+            listed = self._per_prefix
+            page = list_groups(self._after, runnable, using=self._using, prefix=prefix, key=key, per_prefix=listed)
+            crowded |= _is_crowded(page.groups, listed)
+            prefixes = len({group.prefix for group in page.groups})
+            self._per_prefix = max(GROUPS_PER_PREFIX, GROUPS_PER_CLAIM // max(1, prefixes))
             due.update((group.id, group) for group in page.groups if group.due)
             self._after = page.last
             if page.stores < STORES_PER_SCAN:
@@ -153,7 +174,8 @@ class GroupScanner:
             self._is_complete = over and not inside
             if len({store_id for store_id, _ in due}) >= STORES_PER_SCAN or time.monotonic() - began > _SCAN_S:
                 break
-        return Scan(list(due.values()), self._is_complete, time.monotonic() - began)
+        self._is_crowded = crowded and not inside
+        return Scan(list(due.values()), self._is_complete, time.monotonic() - began, crowded)
 
 
 class ScanSchedule:
@@ -210,11 +232,14 @@ class ScanSchedule:
         self._scan_at = float("-inf")
         self._scan = self._scan._replace(took_s=0.0)
 
-    def continue_round(self) -> float | None:
-        """Make the next refresh read the next stores; return in how many seconds. None if the round is over."""
+    def continue_round(self, *, found: bool) -> float | None:
+        """Make the next refresh read the next claim groups; return in how many seconds. None if the round is over.
+
+        ``found``: the groups of the last scan yielded jobs; those that it did not list may have more.
+        """
         if self._background is not None:
             return _SCAN_EVERY_S[0]
-        if not self._scan.complete:
+        if not self._scan.complete or (self._scan.crowded and found):
             self._scan_at = float("-inf")
             return 0.0
         return None
@@ -266,8 +291,8 @@ def _in_background(scan: Callable[[], Scan]) -> Future[Scan]:
     return future
 
 
-def _is_crowded(groups: Sequence[ClaimGroup]) -> bool:
-    """Return whether a store has more prefixes, or a prefix more claim groups, than a scan lists."""
+def _is_crowded(groups: Sequence[ClaimGroup], listed: int) -> bool:
+    """Return whether a store has more prefixes than a scan lists, or a prefix more than ``listed`` claim groups."""
     per_prefix = Counter(group.prefix for group in groups)
     per_store = Counter(store_id for store_id, _ in per_prefix)
-    return GROUPS_PER_PREFIX in per_prefix.values() or PREFIXES_PER_STORE in per_store.values()
+    return listed in per_prefix.values() or PREFIXES_PER_STORE in per_store.values()

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.worker.group_scanner import ClaimGroup
-
-GROUPS_PER_CLAIM: Final = 256
+from salon_jobs.worker.group_scanner import GROUPS_PER_CLAIM, ClaimGroup
 
 
 class Quota(NamedTuple):

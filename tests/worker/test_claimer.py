@@ -555,6 +555,18 @@ def test_claim_locks_few_keys(
     assert Counter(job.task for job in claimed) == {"test-declared": 20, "test-store": 1}
 
 
+def test_more_keys_than_a_scan_lists(declare: Declare, claimer: Claimer, stores: list[UUID]) -> None:
+    """The claimer waits for no next scan while there are jobs of keys that the last one left out."""
+    add_calls(declare(concurrency_key="{line}"), stores[:1], map(str, range(300)), 1)
+    claim = claimer.claim(300)
+    claimed = len(claim.jobs)
+    assert 0 < claimed < 300
+    while claim.again_in_s == 0:
+        claim = claimer.claim(300)
+        claimed += len(claim.jobs)
+    assert claimed == 300
+
+
 def test_rate_of_each_key(declare: Declare, claimer: Claimer, stores: list[UUID]) -> None:
     """Each has its own bucket, which all processes share."""
     task = declare(concurrency_key="{line}", key_rate="1/h", burst=2)  # all of it takes less than an hour
