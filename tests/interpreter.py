@@ -108,6 +108,14 @@ def run_command(
     )
 
 
+def alive(pid: int) -> bool:
+    """Return whether a process is alive; a zombie is not (Linux)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value for name, value in environment.items() if name.startswith(_READ_AT_START) and name not in _GIVEN

@@ -94,14 +94,6 @@ class Fleet:
                     self.restarts += 1
 
 
-def alive(pid: int) -> bool:
-    """Return whether a process is alive; a zombie is not (Linux)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def _event(line: str) -> object:
     try:
         return json.loads(line).get("event")

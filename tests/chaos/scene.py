@@ -13,9 +13,10 @@ import psycopg
 
 from benchmarks.server import Database
 from project.local.postgres import EmbeddedPostgres
-from tests.chaos.fleet import Fleet, alive
+from tests.chaos.fleet import Fleet
 from tests.chaos.load import Load
 from tests.chaos.tasks import DONE
+from tests.interpreter import alive
 
 _POLL_S: Final = 0.02
 

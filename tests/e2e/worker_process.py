@@ -15,7 +15,7 @@ from typing import IO, Any, ClassVar, Self
 
 from django.db import connections
 
-from tests.interpreter import ROOT, start_python
+from tests.interpreter import ROOT, alive, start_python
 from tests.settings import url_for
 from tests.support import seen
 from tests.waiting import LIMIT_S, eventually
@@ -27,14 +27,7 @@ QUICK: dict[str, Any] = {"PROCESS_SILENT_AFTER": 1, "POLL_INTERVAL": 0.2}
 
 def gone(*pids: int) -> bool:
     """Return whether these processes have ended, reaped or not."""
-    return not any(map(_lives, pids))
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return not any(map(alive, pids))
 
 
 def end_worker_connections() -> int:
