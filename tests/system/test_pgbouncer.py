@@ -253,7 +253,7 @@ def test_frozen_worker_finishes_nothing(stores: list[UUID], pooled: str, held: H
 
 
 def test_query_is_cancelled_through_the_pooler(stores: list[UUID], pooled: str) -> None:
-    settings = {"SHUTDOWN_GRACE": 4, "LISTEN": False, "POLL_INTERVAL": 0.2}
+    settings: dict[str, Any] = {"SHUTDOWN_GRACE": 4, "LISTEN": False, "POLL_INTERVAL": 0.2}
     with WorkerProcess("--concurrency", "1", url=pooled, **settings, ready=True) as worker:
         handle = tasks.sleep_in_query.enqueue(store_id=stores[0])
         eventually(lambda: seen(f"{ACTIVITY} AND query LIKE 'SELECT pg_sleep%%'"))
