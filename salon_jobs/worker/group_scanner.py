@@ -20,7 +20,7 @@ from salon_jobs.jobs.limits import scopes_of
 
 STORES_PER_SCAN: Final = 64
 PREFIXES_PER_STORE: Final = 32
-# At least; a scan that finds few prefixes lists as many groups as a claim reads.
+# At least; if all stores have few prefixes, a scan lists as many groups as a claim reads.
 GROUPS_PER_PREFIX: Final = 32
 GROUPS_PER_CLAIM: Final = 256
 FIRST_PREFIX: Final = -(2**31)
@@ -136,6 +136,7 @@ class GroupScanner:
         # Each process starts its round at a different store.
         self._after: StoreId | None = store_key().somewhere()
         self._is_crowded = False
+        # What all stores have together decides it, and not one page, since another may have many more.
         self._per_prefix = GROUPS_PER_PREFIX
         self._is_complete = True
         # Where the round of the stores began, and whether it has wrapped around.
@@ -153,17 +154,18 @@ class GroupScanner:
         prefix, key = FIRST_PREFIX, 0
         if inside := self._is_crowded:
             prefix, key = random.randrange(-(2**31), 2**31), random.randrange(2**32)  # noqa: S311 - no secret
-        crowded = False
+        crowded, begins_first, prefixes = False, self._after is None, set[tuple[StoreId, int]]()
         if self._is_complete or new_round:
             self._is_complete = False
             self._began_at, self._wrapped = self._after, self._after is None
         over = False
         while not over:
-            listed = self._per_prefix
-            page = list_groups(self._after, runnable, using=self._using, prefix=prefix, key=key, per_prefix=listed)
-            crowded |= _is_crowded(page.groups, listed)
-            prefixes = len({group.prefix for group in page.groups})
-            self._per_prefix = max(GROUPS_PER_PREFIX, GROUPS_PER_CLAIM // max(1, prefixes))
+            page = list_groups(
+                self._after, runnable, using=self._using, prefix=prefix, key=key, per_prefix=self._per_prefix
+            )
+            per_prefix = Counter(group.prefix for group in page.groups)
+            crowded |= self._is_crowding(per_prefix)
+            prefixes.update(per_prefix)
             due.update((group.id, group) for group in page.groups if group.due)
             self._after = page.last
             if page.stores < STORES_PER_SCAN:
@@ -175,7 +177,15 @@ class GroupScanner:
             if len({store_id for store_id, _ in due}) >= STORES_PER_SCAN or time.monotonic() - began > _SCAN_S:
                 break
         self._is_crowded = crowded and not inside
+        if not inside:
+            of_all = begins_first and self._after is None
+            self._per_prefix = max(GROUPS_PER_PREFIX, GROUPS_PER_CLAIM // max(1, len(prefixes)) if of_all else 0)
         return Scan(list(due.values()), self._is_complete, time.monotonic() - began, crowded)
+
+    def _is_crowding(self, per_prefix: Counter[tuple[StoreId, int]]) -> bool:
+        """Return whether a store of a page has more prefixes, or a prefix more claim groups, than it listed."""
+        per_store = Counter(store_id for store_id, _ in per_prefix)
+        return self._per_prefix in per_prefix.values() or PREFIXES_PER_STORE in per_store.values()
 
 
 class ScanSchedule:
@@ -289,10 +299,3 @@ def _in_background(scan: Callable[[], Scan]) -> Future[Scan]:
 
     threading.Thread(target=run, name="salon-jobs-group-scan", daemon=True).start()
     return future
-
-
-def _is_crowded(groups: Sequence[ClaimGroup], listed: int) -> bool:
-    """Return whether a store has more prefixes than a scan lists, or a prefix more than ``listed`` claim groups."""
-    per_prefix = Counter(group.prefix for group in groups)
-    per_store = Counter(store_id for store_id, _ in per_prefix)
-    return listed in per_prefix.values() or PREFIXES_PER_STORE in per_store.values()

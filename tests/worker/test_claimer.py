@@ -567,6 +567,30 @@ def test_more_keys_than_a_scan_lists(declare: Declare, claimer: Claimer, stores:
     assert claimed == 300
 
 
+def test_many_stores_list_few_keys(
+    declare: Declare, claimer: Claimer, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many keys a scan lists follows from all stores, and not from the few that the last page had left."""
+    listed: list[int] = []
+    list_groups = group_scanner.list_groups
+
+    def counted(*arguments: Any, per_prefix: int, **options: Any) -> ScanPage:
+        listed.append(per_prefix)
+        return list_groups(*arguments, per_prefix=per_prefix, **options)
+
+    monkeypatch.setattr(group_scanner, "list_groups", counted)
+    task = declare(concurrency_key="{line}")
+    with monkeypatch.context() as patched:
+        patched.setattr(group_scanner, "STORES_PER_SCAN", 2)
+        add_calls(task, stores, [*map(str, range(20))])
+        claimed_by(claimer, times=6, room=6)
+    assert set(listed) == {32}
+    listed.clear()
+    add_calls(task, stores[:1], map(str, range(300)), 1)
+    claimed_by(claimer, times=5)
+    assert max(listed) == 256 // 3, "together as many as a claim reads"
+
+
 def test_rate_of_each_key(declare: Declare, claimer: Claimer, stores: list[UUID]) -> None:
     """Each has its own bucket, which all processes share."""
     task = declare(concurrency_key="{line}", key_rate="1/h", burst=2)  # all of it takes less than an hour
