@@ -31,7 +31,7 @@ _SESSION = """
            (SELECT array_agg(pg_listening_channels)::text FROM pg_listening_channels()),
            (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())
 """
-_trace = tempfile.NamedTemporaryFile()  # noqa: SIM115 - as long as the process
+_trace = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
 
 
 def _set_at_connect(connection: Any, **_: object) -> None:
@@ -75,7 +75,8 @@ def _main(installed: str, count: str) -> None:
         sys.setprofile(note)
     sys.setprofile(None)
     connection.connection.pgconn.untrace()
-    trips = Path(_trace.name).read_text(errors="replace").count("ReadyForQuery")
+    _trace.seek(0)
+    trips = _trace.read().count(b"ReadyForQuery")
     print(json.dumps({"trips": trips, "ran": ran, **json.loads(answer.content)}))  # noqa: T201
 
 
