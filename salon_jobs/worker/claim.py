@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -119,9 +118,6 @@ class Claimer:
         if self._round != self._scans.round:
             self._round, self._fruitful, self._throttled = self._scans.round, False, False
         groups = [group for group in self._scans.groups if limits.allow(group.scopes)]
-        # The first group may take the last slots of a quota or a limit; shuffle, so that another group is first each
-        # time.
-        random.shuffle(groups)
         limited = {scope for group in groups for scope in limits.counted(group.scopes)}
         token_in_s = float("inf")
         if limited:

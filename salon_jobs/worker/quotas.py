@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -22,10 +23,18 @@ class Quota(NamedTuple):
 
 
 def choose(groups: Sequence[ClaimGroup]) -> list[ClaimGroup]:
-    """Choose as many claim groups as one claim reads: equally many per store, by priority within a store."""
-    by_store = [list(of_store) for _, of_store in groupby(sorted(groups, key=_store_of), key=_store_of)]
-    most = max(1, GROUPS_PER_CLAIM // max(1, len(by_store)))
-    return [group for of_store in by_store for group in sorted(of_store, key=attrgetter("priority"))[:most]]
+    """Choose as many claim groups as one claim reads: equally many per store, by priority within a store.
+
+    The stores, and the groups of equal priority in a store, are in random order: the first may take the last places.
+    """
+    stores = [list(of_store) for _, of_store in groupby(sorted(groups, key=_store_of), key=_store_of)]
+    random.shuffle(stores)
+    most = max(1, GROUPS_PER_CLAIM // max(1, len(stores)))
+    chosen: list[ClaimGroup] = []
+    for of_store in stores:
+        random.shuffle(of_store)
+        chosen += sorted(of_store, key=attrgetter("priority"))[:most]
+    return chosen
 
 
 _store_of = attrgetter("store")

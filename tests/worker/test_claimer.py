@@ -100,6 +100,23 @@ def test_more_stores_than_one_scan_lists(claimer: Claimer, database: None) -> No
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE state = 'queued'") == [(0,)]
 
 
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("of_one_store", [False, True])
+def test_few_places_go_round(claimer: Claimer, database: None, *, of_one_store: bool, limited: bool) -> None:
+    """Other stores, and other claim groups of a store, come first each time a claim or a limit has few places."""
+    stores = [new_store_id() for _ in range(1 if of_one_store else 6)]
+    queues = [f"q{number}" for number in range(6 if of_one_store else 1)]
+    for store_id in stores:
+        for queue in queues:
+            add(80, store_id, queue=queue)
+    claimed: list[ClaimedJob] = []
+    for n in range(40):
+        limit(task="test-store", max_concurrency=2 * n + 2 if limited else 1000)
+        claimed += claimer.claim(6 if limited else 2).jobs
+    assert len(claimed) == 80
+    assert {(job.store_id, job.queue) for job in claimed} == {(store, queue) for store in stores for queue in queues}
+
+
 def test_priority_within_store(claimer: Claimer, stores: list[UUID]) -> None:
     add(30, stores[0], priority=5)
     add(30, stores[0], priority=-5)

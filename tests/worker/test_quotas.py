@@ -39,14 +39,15 @@ def test_most_urgent_groups_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "GROUPS_PER_CLAIM", 4)
     groups = [group(store, 10 * store.int + n, priority=n) for store in (ONE, TWO) for n in (3, 1, 2)]
     chosen = [(quota.group.store, quota.group.priority) for quota in plan(groups, 8, {}, nothing)]
-    assert chosen == [(ONE, 1), (ONE, 2), (TWO, 1), (TWO, 2)]
+    assert sorted(chosen) == [(ONE, 1), (ONE, 2), (TWO, 1), (TWO, 2)]
+    assert [priority for _, priority in chosen] == [1, 2, 1, 2]
 
 
 def test_competitors_share_limit() -> None:
-    """The first takes what does not divide, so the caller shuffles them."""
+    """One of them, at random, takes what does not divide."""
     groups = [group(ONE, 1), group(TWO, 2), group(THREE, 3, task="free")]
     shares = {quota.group.number: quota.jobs for quota in plan(groups, 9, {"task:t": 3, "task:free": 9}, by_task)}
-    assert shares == {1: 2, 2: 1, 3: 3}
+    assert shares in ({1: 2, 2: 1, 3: 3}, {1: 1, 2: 2, 3: 3})
 
 
 def test_full_scope_gets_no_quota() -> None:
