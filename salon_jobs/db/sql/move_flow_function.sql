@@ -1,7 +1,6 @@
--- Define salon_jobs_move_flow, which salon_jobs_move calls before the commit: does the work for all that the transaction
--- noted of members of flows, that they ended or wait again (note_function.sql) or got a new follower ("look",
--- add_flow_members_function.sql). What it cancels or holds again is noted in turn, and is the next round: so a
--- cancellation goes down a chain.
+-- Define salon_jobs_move_flow, which salon_jobs_move calls before the commit: handles all notes about members of flows:
+-- that they ended or wait again (note_function.sql), or got a new follower ("look", add_flow_members_function.sql). Jobs
+-- that it cancels or holds again are noted in turn, and handled in the next round: so a cancellation goes down a chain.
 -- Two transactions that end the last two predecessors of a member at once: each deletes the edge of its own, and must
 -- know whether the other's is gone. xmax is 0 while nobody has begun to delete an edge: such an edge is free. Each
 -- deletes first and looks then, so that one of them at least sees what the other did.

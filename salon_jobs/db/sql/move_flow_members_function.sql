@@ -1,5 +1,5 @@
--- Define salon_jobs_move_flow_members (version 1), which does with the jobs of members what was decided: starts those
--- that are held, cancels them, or holds again those that were skipped; returns how many. A job that somebody else has
+-- Define salon_jobs_move_flow_members (version 1), which applies to the jobs of members what was decided: starts held
+-- jobs, cancels them, or holds skipped ones again; returns how many it changed. A job that another transaction has
 -- locked, such as a caller who cancels it in a long transaction, is left, and maintenance calls this again: waiting for
 -- it here would hold up everybody who ends a job of the flow. This transaction's commit notifies workers, since the
 -- client does not know of the jobs.

@@ -1,7 +1,7 @@
--- Define salon_jobs_move, for a constraint trigger, deferred to the commit: does what follows from the jobs that ended or
--- were added, in flows, for follow-ups and for ordered ones. The first call does the work for all changes that the
--- transaction has noted (note_function.sql, note_added_function.sql), and for those that it notes meanwhile, and deletes
--- them; later calls find nothing.
+-- Define salon_jobs_move, for a constraint trigger, deferred to the commit: starts, holds or cancels the jobs that depend
+-- on those which this transaction ended or added: in flows, of follow-ups and of ordered keys. The first call handles
+-- all notes of the transaction (note_function.sql, note_added_function.sql), and those written meanwhile, and deletes
+-- them; later calls find none.
 -- Locks are taken in one order, so that no two transactions wait for each other: flows, follow-ups, keys of ordered
 -- jobs; of each kind all at once, in the order of their ids. The job of a follow-up can be ordered, so its key is one of
 -- those.
