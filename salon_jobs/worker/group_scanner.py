@@ -93,39 +93,28 @@ class Scan(NamedTuple):
     crowded: bool = False
 
 
-def list_groups(
-    after: StoreId | None,
-    runnable: ClaimFilter,
-    *,
-    using: str,
-    prefix: int = FIRST_PREFIX,
-    key: int = 0,
-    per_prefix: int = GROUPS_PER_PREFIX,
-) -> ScanPage:
-    """List some claim groups of each of the next stores, from a given prefix and, within it, key. Role: worker."""
-    parameters = list_parameters(after, runnable, prefix=prefix, key=key, per_prefix=per_prefix)
-    rows = run_raw("list_groups", parameters, jit=False, using=using)
+class Listing(NamedTuple):
+    """Start of a listing of claim groups: after which store, and in each store from which prefix and key on.
+
+    Up to ``groups`` of each prefix are listed.
+    """
+
+    after: StoreId | None
+    prefix: int = FIRST_PREFIX
+    key: int = 0
+    groups: int = GROUPS_PER_PREFIX
+
+
+def list_groups(listing: Listing, runnable: ClaimFilter, *, using: str) -> ScanPage:
+    """List some claim groups of each of the next stores. Role: worker."""
+    rows = run_raw("list_groups", list_parameters(listing, runnable), jit=False, using=using)
     groups = [ClaimGroup(*row) for row in rows if row[1] is not None]
     return ScanPage(groups, len({row[0] for row in rows}), rows[-1][0] if rows else None)
 
 
-def list_parameters(
-    after: StoreId | None,
-    runnable: ClaimFilter,
-    *,
-    prefix: int = FIRST_PREFIX,
-    key: int = 0,
-    per_prefix: int = GROUPS_PER_PREFIX,
-) -> dict[str, Any]:
-    return {
-        "after": after,
-        "stores": STORES_PER_SCAN,
-        "prefixes": PREFIXES_PER_STORE,
-        "groups": per_prefix,
-        "prefix": prefix,
-        "key": key,
-        **runnable._asdict(),
-    }
+def list_parameters(listing: Listing, runnable: ClaimFilter) -> dict[str, Any]:
+    bounds = {"stores": STORES_PER_SCAN, "prefixes": PREFIXES_PER_STORE}
+    return {**bounds, **listing._asdict(), **runnable._asdict()}
 
 
 class GroupScanner:
@@ -135,7 +124,6 @@ class GroupScanner:
         self._using = using
         # Each process starts its round at a different store.
         self._after: StoreId | None = store_key().somewhere()
-        self._is_crowded = False
         # What all stores have together decides it, and not one page, since another may have many more.
         self._per_prefix = GROUPS_PER_PREFIX
         self._is_complete = True
@@ -150,42 +138,44 @@ class GroupScanner:
         """
         began = time.monotonic()
         due: dict[tuple[StoreId, int], ClaimGroup] = {}
-        # If a store is crowded, begin every other scan at a random point of its groups, so that none waits forever.
-        prefix, key = FIRST_PREFIX, 0
-        if inside := self._is_crowded:
-            prefix, key = random.randrange(-(2**31), 2**31), random.randrange(2**32)  # noqa: S311 - no secret
-        crowded, begins_first, prefixes = False, self._after is None, set[tuple[StoreId, int]]()
+        begins_first, crowded, prefixes = self._after is None, False, set[tuple[StoreId, int]]()
         if self._is_complete or new_round:
             self._is_complete = False
             self._began_at, self._wrapped = self._after, self._after is None
-        over = False
-        while not over:
-            page = list_groups(
-                self._after, runnable, using=self._using, prefix=prefix, key=key, per_prefix=self._per_prefix
-            )
-            per_prefix = Counter(group.prefix for group in page.groups)
-            crowded |= self._is_crowding(per_prefix)
-            prefixes.update(per_prefix)
-            due.update((group.id, group) for group in page.groups if group.due)
+        while not self._is_complete:
+            first = Listing(self._after, groups=self._per_prefix)
+            page = list_groups(first, runnable, using=self._using)
+            groups = page.groups
+            if inside := self._inside(first, groups):
+                crowded = True
+                groups = [*groups, *list_groups(inside, runnable, using=self._using).groups]
+            prefixes.update(group.prefix for group in groups)
+            due.update((group.id, group) for group in groups if group.due)
             self._after = page.last
             if page.stores < STORES_PER_SCAN:
                 self._after = None
-                over, self._wrapped = self._wrapped, True
+                self._is_complete, self._wrapped = self._wrapped, True
             elif self._wrapped and self._began_at is not None and page.last is not None:
-                over = page.last >= self._began_at
-            self._is_complete = over and not inside
+                self._is_complete = page.last >= self._began_at
             if len({store_id for store_id, _ in due}) >= STORES_PER_SCAN or time.monotonic() - began > _SCAN_S:
                 break
-        self._is_crowded = crowded and not inside
-        if not inside:
-            of_all = begins_first and self._after is None
-            self._per_prefix = max(GROUPS_PER_PREFIX, GROUPS_PER_CLAIM // max(1, len(prefixes)) if of_all else 0)
+        of_all = begins_first and self._after is None
+        self._per_prefix = max(GROUPS_PER_PREFIX, GROUPS_PER_CLAIM // max(1, len(prefixes)) if of_all else 0)
         return Scan(list(due.values()), self._is_complete, time.monotonic() - began, crowded)
 
-    def _is_crowding(self, per_prefix: Counter[tuple[StoreId, int]]) -> bool:
-        """Return whether a store of a page has more prefixes, or a prefix more claim groups, than it listed."""
-        per_store = Counter(store_id for store_id, _ in per_prefix)
-        return self._per_prefix in per_prefix.values() or PREFIXES_PER_STORE in per_store.values()
+    def _inside(self, first: Listing, groups: Sequence[ClaimGroup]) -> Listing | None:
+        """Return a listing of the same stores from a random point inside each; None if the first left out no group.
+
+        So no group waits forever for those that are listed before it.
+        """
+        of_prefix = Counter(group.prefix for group in groups)
+        if PREFIXES_PER_STORE in Counter(store_id for store_id, _ in of_prefix).values():
+            # From the first key on, prefixes with a single group are found; from another, keys of prefixes left out.
+            prefix, key = random.randrange(-(2**31), 2**31), random.choice((0, random.randrange(2**32)))  # noqa: S311 - no secret
+            return first._replace(prefix=prefix, key=key)
+        if first.groups in of_prefix.values():
+            return first._replace(key=random.randrange(2**32))  # noqa: S311 - no secret
+        return None
 
 
 class ScanSchedule:

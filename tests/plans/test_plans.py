@@ -14,7 +14,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import END_DEFAULTS
 from salon_jobs.jobs.pruning import prune_old
 from salon_jobs.jobs.statistics import STORED_OUTCOMES
-from salon_jobs.worker.group_scanner import ClaimFilter, list_parameters
+from salon_jobs.worker.group_scanner import ClaimFilter, Listing, list_parameters
 from tests.plans.explain import Node, as_store, assert_no_full_scan, indexes, nodes, nodes_of, rows_read, scans
 from tests.support import change, in_state, new_store_id, seen, selected, store_id_sql
 
@@ -114,7 +114,7 @@ def test_claim_walks_index_of_due_jobs(crowded: int) -> None:
 
 def test_groups_are_listed_by_steps(crowded: int) -> None:
     """One step per store and claim group: 64 stores, of which each has one job in one group."""
-    plan = nodes("list_groups", list_parameters(None, ClaimFilter(tasks=registry.task_names())))
+    plan = nodes("list_groups", list_parameters(Listing(None), ClaimFilter(tasks=registry.task_names())))
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_claim_group"}
     assert "Sort" not in {node["Node Type"] for node in plan}

@@ -24,7 +24,7 @@ from salon_jobs.jobs.task import Task
 from salon_jobs.worker import claim as claim_module
 from salon_jobs.worker import group_scanner, quotas
 from salon_jobs.worker.claim import Claim, Claimer
-from salon_jobs.worker.group_scanner import STORES_PER_SCAN, ScanPage
+from salon_jobs.worker.group_scanner import STORES_PER_SCAN, Listing, ScanPage
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.inside import background_scan, list_groups_at, wait_for_limits
@@ -45,6 +45,12 @@ def add(count: int, store_id: UUID | None, *, task: str = "test-store", **column
         *values,
         count,
     )
+
+
+def add_keys(store_id: UUID, count: int, **columns: str) -> None:
+    """Add one job of each of so many concurrency keys."""
+    add(count, store_id, **columns)
+    change("UPDATE salon_jobs_job SET concurrency_key = 'k' || id WHERE store_id = %s", store_id)
 
 
 @pytest.fixture
@@ -269,6 +275,31 @@ def test_round_of_paused_stores_ends(claimer: Claimer, database: None, monkeypat
     assert None in {claim.again_in_s for claim in claims}, "it claims again at once, for ever"
 
 
+def test_round_of_crowded_stores_ends(claimer: Claimer, database: None) -> None:
+    """While all limits are full, the claimer waits, also if one of many stores has more keys than a scan lists."""
+    everyone = sorted(new_store_id() for _ in range(STORES_PER_SCAN + 30))
+    for store_id in everyone:
+        add(1, store_id)
+    add_keys(everyone[0], 40)
+    limit(task="test-store", max_concurrency=1)
+    waits_s = [claimer.claim(10).again_in_s for _ in range(30)]
+    assert waits_s.count(0.25) > 5
+
+
+def test_key_beyond_those_listed(claimer: Claimer, database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found behind keys whose jobs are due later, while other stores have a backlog."""
+    monkeypatch.setattr(group_scanner, "STORES_PER_SCAN", 4)
+    first, *others = sorted(new_store_id() for _ in range(8))
+    add_keys(first, 150, run_at="2999-01-01T00:00:00Z")
+    [(hidden,)] = seen("SELECT id FROM salon_jobs_job ORDER BY claim_group DESC LIMIT 1")
+    change("UPDATE salon_jobs_job SET run_at = '2020-01-01T00:00:00Z' WHERE id = %s", hidden)
+    add(1000, first, task="test-keyed")
+    for store_id in others:
+        add(1000, store_id)
+    limit(task="test-keyed", max_concurrency=1000)
+    assert any(hidden in {job.id for job in claimer.claim(8).jobs} for _ in range(200))
+
+
 def test_job_given_back_below_low_water(claimer: Claimer, process_id: int, stores: list[UUID]) -> None:
     add(3, stores[0])
     limit(store_id=stores[0], max_concurrency=100)
@@ -335,6 +366,13 @@ def test_prepared_claim_returns_the_same(process_id: int, stores: list[UUID]) ->
     with connection.cursor() as cursor:
         cursor.execute("SELECT rtrim(name, '_0123456789') FROM pg_prepared_statements")
         assert cursor.fetchall() == [("claim",)]
+
+
+def test_burst_of_later_keys_ends(process_id: int, stores: list[UUID]) -> None:
+    """More than a scan lists: none of them says that no other job is due."""
+    add_keys(stores[0], 300, run_at="2999-01-01T00:00:00Z")
+    limit(task="test-store", max_concurrency=5)
+    assert Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default").run()
 
 
 def test_burst_with_slow_scans_ends(process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -591,9 +629,9 @@ def test_many_stores_list_few_keys(
     listed: list[int] = []
     list_groups = group_scanner.list_groups
 
-    def counted(*arguments: Any, per_prefix: int, **options: Any) -> ScanPage:
-        listed.append(per_prefix)
-        return list_groups(*arguments, per_prefix=per_prefix, **options)
+    def counted(listing: Listing, *arguments: Any, **options: Any) -> ScanPage:
+        listed.append(listing.groups)
+        return list_groups(listing, *arguments, **options)
 
     monkeypatch.setattr(group_scanner, "list_groups", counted)
     task = declare(concurrency_key="{line}")
