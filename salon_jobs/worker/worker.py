@@ -180,6 +180,8 @@ class Worker(Loop):
         self._timeouts = itertools.count(1)
         self._swept = self._searched = float("-inf")
         self._reported_claimed = 0
+        # How many jobs a burst had claimed when it last looked for more, after all of them had ended.
+        self._looked_after: int | None = None
 
     @property
     def finisher(self) -> Finisher:
@@ -356,9 +358,12 @@ class Worker(Loop):
         if claim.again_in_s is not None:
             return claim.again_in_s
         if not claim.jobs and self._buffer.wait_until_empty(min(conf.poll_interval.total_seconds(), ROOM_S)):
-            self._claim(scans_again=True)
-            has_found = self._sources.last.jobs or self._sources.last.again_in_s is not None
-            if not has_found and not registry.find_waiting_tasks(using=self.using):
+            if self._looked_after != self._sources.claimed:
+                self._looked_after = self._sources.claimed
+                self._claim(scans_again=True)
+            # That claim may have begun a round of many scans, which the next claims continue.
+            is_over = self._sources.last.again_in_s is None and self._looked_after == self._sources.claimed
+            if is_over and not registry.find_waiting_tasks(using=self.using):
                 self.stopping.set()
         return 0.0
 

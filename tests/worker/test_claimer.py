@@ -375,6 +375,15 @@ def test_burst_of_later_keys_ends(process_id: int, stores: list[UUID]) -> None:
     assert Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default").run()
 
 
+def test_burst_of_many_scans_ends(process_id: int, database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes more than one scan to see that no store has a job that is due."""
+    monkeypatch.setattr(group_scanner, "_SCAN_S", 0.0)
+    for _ in range(STORES_PER_SCAN * 2 + 5):
+        add(1, new_store_id(), run_at="2999-01-01T00:00:00Z")
+    limit(task="test-store", max_concurrency=5)
+    assert Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default").run()
+
+
 def test_burst_with_slow_scans_ends(process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_scanner, "_SCAN_EVERY_S", (0.0, 60.0))
     add(5, stores[0])
