@@ -112,6 +112,12 @@ def list_groups(listing: Listing, runnable: ClaimFilter, *, using: str) -> ScanP
     return ScanPage(groups, len({row[0] for row in rows}), rows[-1][0] if rows else None)
 
 
+def list_due_groups(runnable: ClaimFilter, *, using: str) -> list[ClaimGroup]:
+    """List the claim groups of the next due jobs, however many groups have none. Role: worker."""
+    parameters = {"jobs": GROUPS_PER_CLAIM, **runnable._asdict()}
+    return [ClaimGroup(*row) for row in run_raw("list_due_groups", parameters, jit=False, using=using)]
+
+
 def list_parameters(listing: Listing, runnable: ClaimFilter) -> dict[str, Any]:
     bounds = {"stores": STORES_PER_SCAN, "prefixes": PREFIXES_PER_STORE}
     return {**bounds, **listing._asdict(), **runnable._asdict()}
@@ -159,6 +165,8 @@ class GroupScanner:
                 self._is_complete = page.last >= self._began_at
             if len({store_id for store_id, _ in due}) >= STORES_PER_SCAN or time.monotonic() - began > _SCAN_S:
                 break
+        if crowded and not due:  # the due job may be in one of the groups left out
+            due.update((group.id, group) for group in list_due_groups(runnable, using=self._using))
         of_all = begins_first and self._after is None
         self._per_prefix = max(GROUPS_PER_PREFIX, GROUPS_PER_CLAIM // max(1, len(prefixes)) if of_all else 0)
         return Scan(list(due.values()), self._is_complete, time.monotonic() - began, crowded)

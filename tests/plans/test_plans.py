@@ -122,6 +122,15 @@ def test_groups_are_listed_by_steps(crowded: int) -> None:
     assert read <= 3 * 65
 
 
+def test_due_groups_are_listed_by_index_of_due_jobs(crowded: int) -> None:
+    """However many jobs are due later or in other priorities."""
+    parameters = {"jobs": 256, **ClaimFilter(tasks=registry.task_names())._asdict()}
+    plan = nodes("list_due_groups", parameters)
+    assert_no_full_scan(plan)
+    assert indexes(plan) == {"salon_jobs_job_due"}
+    assert max(map(rows_read, scans(plan, "salon_jobs_job"))) <= 256
+
+
 @pytest.mark.parametrize("how", ["retry", "fail", "cancel", "expire", "requeue", "rescue"])
 @pytest.mark.parametrize("ids", [[100], [100, 800]], ids=["one", "several"])
 def test_end_of_run_finds_rows_by_id(crowded: int, how: str, ids: list[int]) -> None:

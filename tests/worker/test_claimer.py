@@ -16,6 +16,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.test import override_settings
 
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db import statements
 from salon_jobs.jobs.limits import limit, load_limits, pause, resume
@@ -24,7 +25,14 @@ from salon_jobs.jobs.task import Task
 from salon_jobs.worker import claim as claim_module
 from salon_jobs.worker import group_scanner, quotas
 from salon_jobs.worker.claim import Claim, Claimer
-from salon_jobs.worker.group_scanner import STORES_PER_SCAN, Listing, ScanPage
+from salon_jobs.worker.group_scanner import (
+    STORES_PER_SCAN,
+    ClaimFilter,
+    Listing,
+    ScanPage,
+    list_due_groups,
+    list_groups,
+)
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.inside import background_scan, list_groups_at, wait_for_limits
@@ -219,7 +227,7 @@ def test_job_before_low_water(claimer: Claimer, stores: list[UUID], monkeypatch:
 def test_slow_scan_in_background(claimer: Claimer, stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
     add(30, stores[0])
     assert len(claimer.claim(5).jobs) == len(claimer.claim(5).jobs) == 5, "fairly, the second time"
-    may_list, list_groups = threading.Event(), group_scanner.list_groups
+    may_list = threading.Event()
 
     def slowly(*arguments: Any, **options: Any) -> ScanPage:
         assert may_list.wait(LIMIT_S)
@@ -369,10 +377,30 @@ def test_prepared_claim_returns_the_same(process_id: int, stores: list[UUID]) ->
 
 
 def test_burst_of_later_keys_ends(process_id: int, stores: list[UUID]) -> None:
-    """More than a scan lists: none of them says that no other job is due."""
-    add_keys(stores[0], 300, run_at="2999-01-01T00:00:00Z")
+    """It runs the due job that is hidden behind more keys than a scan lists."""
+    add_keys(stores[0], 2000, run_at="2999-01-01T00:00:00Z")
+    [(hidden,)] = seen("SELECT id FROM salon_jobs_job ORDER BY claim_group DESC LIMIT 1")
+    change("UPDATE salon_jobs_job SET run_at = '2020-01-01T00:00:00Z' WHERE id = %s", hidden)
     limit(task="test-store", max_concurrency=5)
     assert Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default").run()
+    assert seen("SELECT count(*) FROM salon_jobs_job WHERE id = %s", hidden) == [(0,)]
+
+
+def test_only_runnable_due_groups_are_listed(process_id: int, stores: list[UUID]) -> None:
+    """With the first job of each, in the order in which all groups are listed."""
+    first, second, third = sorted(stores)
+    for priority, store_id in enumerate((second, first, third)):
+        add(3, store_id, priority=priority)
+    add(2, None)
+    add(2, first, queue="mail")
+    add(2, first, task="nobody-knows-it")
+    add(2, second, run_at="2999-01-01T00:00:00Z", concurrency_key="later")
+    for queues, paused in ((None, ["mail"]), (["default"], [])):
+        runnable = ClaimFilter(["test-store", "test-system"], queues, paused, [str(third)])
+        everything = list_groups(Listing(None), runnable, using="default").groups
+        due = list_due_groups(runnable, using="default")
+        assert due == [group for group in everything if group.due]
+        assert {group.store for group in due} == {first, second, store_key().none}
 
 
 def test_burst_of_many_scans_ends(process_id: int, database: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -636,7 +664,6 @@ def test_many_stores_list_few_keys(
 ) -> None:
     """How many keys a scan lists follows from all stores, and not from the few that the last page had left."""
     listed: list[int] = []
-    list_groups = group_scanner.list_groups
 
     def counted(listing: Listing, *arguments: Any, **options: Any) -> ScanPage:
         listed.append(listing.groups)
