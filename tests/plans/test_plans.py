@@ -122,6 +122,23 @@ def test_groups_are_listed_by_steps(crowded: int) -> None:
     assert read <= 3 * 65
 
 
+@pytest.mark.parametrize("listing", [Listing(None), Listing(None, prefix=-(2**30), key=2**30)], ids=["first", "inside"])
+def test_listing_of_many_keys_is_bounded(crowded: int, listing: Listing) -> None:
+    """Of 40 queues with 60 keys each, it reads 32 keys of 32 queues, and one more of each at most."""
+    [(last,)] = seen("SELECT max(id) FROM salon_jobs_job")
+    change(
+        "INSERT INTO salon_jobs_job (task, queue, concurrency_key)"
+        " SELECT 'test-system', 'q' || q, 'k' || k FROM generate_series(1, 40) AS q, generate_series(1, 60) AS k"
+    )
+    try:
+        plan = nodes("list_groups", list_parameters(listing, ClaimFilter(tasks=registry.task_names())))
+    finally:
+        change("DELETE FROM salon_jobs_job WHERE id > %s", last)
+    assert_no_full_scan(plan)
+    read = sum(node["Actual Rows"] * node["Actual Loops"] for node in scans(plan))
+    assert 32 < read <= 3 * 65 + 33 * 33
+
+
 def test_due_groups_are_listed_by_index_of_due_jobs(crowded: int) -> None:
     """However many jobs are due later or in other priorities."""
     parameters = {"jobs": 256, **ClaimFilter(tasks=registry.task_names())._asdict()}
