@@ -172,17 +172,18 @@ class GroupScanner:
         return Scan(list(due.values()), self._is_complete, time.monotonic() - began, crowded)
 
     def _inside(self, first: Listing, groups: Sequence[ClaimGroup]) -> Listing | None:
-        """Return a listing of the same stores from a random point inside each; None if the first left out no group.
+        """Return a listing of groups that the first left out, in the same stores; None if it left out none.
 
-        So no group waits forever for those that are listed before it.
+        It begins after the first keys or at a random point, so that no group waits forever for those before it.
         """
         of_prefix = Counter(group.prefix for group in groups)
         if PREFIXES_PER_STORE in Counter(store_id for store_id, _ in of_prefix).values():
             # From the first key on, prefixes with a single group are found; from another, keys of prefixes left out.
             prefix, key = random.randrange(-(2**31), 2**31), random.choice((0, random.randrange(2**32)))  # noqa: S311 - no secret
             return first._replace(prefix=prefix, key=key)
-        if first.groups in of_prefix.values():
-            return first._replace(key=random.randrange(2**32))  # noqa: S311 - no secret
+        last_keys = {group.prefix: group.number & (2**32 - 1) for group in groups}
+        if full := [last_keys[prefix] for prefix, count in of_prefix.items() if count == first.groups]:
+            return first._replace(key=random.choice((min(full) + 1, random.randrange(2**32))))  # noqa: S311 - no secret
         return None
 
 

@@ -308,6 +308,17 @@ def test_key_beyond_those_listed(claimer: Claimer, database: None, monkeypatch: 
     assert any(hidden in {job.id for job in claimer.claim(8).jobs} for _ in range(200))
 
 
+def test_key_behind_blocked_keys(claimer: Claimer, stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found soon also where no key follows it up to the end."""
+    monkeypatch.setattr(group_scanner, "GROUPS_PER_CLAIM", 32)
+    add_keys(stores[0], 5000)
+    found = seen("SELECT id, concurrency_key FROM salon_jobs_job ORDER BY claim_group LIMIT 41")
+    change("DELETE FROM salon_jobs_job WHERE id <> ALL (%s)", [job_id for job_id, _ in found])
+    for _, key in found[:40]:
+        limit(task="test-store", key=key, max_concurrency=0)
+    assert [job.id for job in claimed_by(claimer, times=30)] == [found[-1][0]]
+
+
 def test_job_given_back_below_low_water(claimer: Claimer, process_id: int, stores: list[UUID]) -> None:
     add(3, stores[0])
     limit(store_id=stores[0], max_concurrency=100)
