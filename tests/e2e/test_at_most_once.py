@@ -11,7 +11,7 @@ from django.db import transaction
 
 from tests.e2e import tasks
 from tests.e2e.held import Held
-from tests.e2e.worker_process import QUICK, WorkerProcess
+from tests.e2e.worker_process import KEEPS, QUICK, WorkerProcess
 from tests.support import seen
 from tests.waiting import eventually
 
@@ -24,7 +24,7 @@ def ends() -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("whole", [False, True], ids=["child", "supervisor too"])
 def test_killed_run_is_not_repeated(database: None, held: Held, *, whole: bool) -> None:
-    with WorkerProcess("--concurrency", "1", **QUICK) as first:
+    with WorkerProcess("--concurrency", "1", PATCHES=KEEPS, **QUICK) as first:
         worker = first
         process_id, pid = worker.child()
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)  # it prefetches once it knows how long

@@ -17,7 +17,7 @@ from salon_jobs import tenant_context
 from tests.e2e import tasks
 from tests.e2e.held import Held
 from tests.e2e.severing_proxy import SeveringProxy
-from tests.e2e.worker_process import QUICK, URL, WorkerProcess, gone
+from tests.e2e.worker_process import KEEPS, QUICK, URL, WorkerProcess, gone
 from tests.interpreter import ROOT, run_command
 from tests.settings import url_for
 from tests.support import row_of, seen
@@ -76,7 +76,7 @@ def test_burst_gives_up_on_children_that_cannot_start(database: None, tmp_path: 
 def test_jobs_of_a_killed_child_are_rescued(stores: list[UUID], held: Held, tmp_path: Path) -> None:
     """They are queued at once, and only the one that ran is charged; what a handler has left running delays nothing."""
     left = tmp_path / "left"
-    with WorkerProcess("--concurrency", "1") as worker:
+    with WorkerProcess("--concurrency", "1", PATCHES=KEEPS) as worker:
         process_id, pid = worker.child()
         tasks.leave_behind.enqueue(pid=str(left), own_session=True)
         try:
@@ -105,7 +105,7 @@ def test_jobs_of_a_killed_child_are_rescued(stores: list[UUID], held: Held, tmp_
 
 def test_locked_job_key_delays_only_its_job(stores: list[UUID], held: Held) -> None:
     """Neither the other jobs of a dead child nor the next child wait for the transaction that holds the key."""
-    with WorkerProcess("--concurrency", "1") as worker, psycopg.connect(url_for(None)) as other:
+    with WorkerProcess("--concurrency", "1", PATCHES=KEEPS) as worker, psycopg.connect(url_for(None)) as other:
         process_id, pid = worker.child()
         running, _ = hold_one_of(11, held, stores[0], worker, job_key="held")
         other.execute(
@@ -242,8 +242,9 @@ def test_restarts_back_off(database: None, tmp_path: Path) -> None:
     fault = tmp_path / "fault"
     with WorkerProcess("--processes", "2", FAULT=str(fault), ready=True) as worker:
         eventually(lambda: len(worker.children()), 2)
+        first, other = worker.children()
         fault.touch()
-        os.kill(worker.children()[0]["pid"], signal.SIGKILL)
+        os.kill(first["pid"], signal.SIGKILL)
         eventually(lambda: len(worker.logged("child_died")) >= 4)
         waits = [record["restart_in_s"] for record in worker.logged("child_died")]
         for waited, expected in zip(waits, (0, 0.5, 1, 2), strict=False):
@@ -252,9 +253,8 @@ def test_restarts_back_off(database: None, tmp_path: Path) -> None:
         assert (status, answer["code"]) == (503, "WORKER.NOT_READY")
         assert "times in a row" in answer["detail"]
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
-        [(other, pid)] = seen("SELECT id, pid FROM salon_jobs_process WHERE kind = 'worker'")
-        os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not seen("SELECT FROM salon_jobs_process WHERE id = %s", other))
+        os.kill(other["pid"], signal.SIGKILL)
+        eventually(lambda: not seen("SELECT FROM salon_jobs_process WHERE id = %s", other["process_id"]))
         assert worker.end() == 0
 
 

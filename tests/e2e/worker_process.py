@@ -23,6 +23,10 @@ from tests.waiting import LIMIT_S, eventually
 _INHERITED = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
 URL = url_for("worker_runtime")
 QUICK: dict[str, Any] = {"PROCESS_SILENT_AFTER": 1, "POLL_INTERVAL": 0.2}
+# Has a process claim all that waits behind a long job once it has run a short one, however slow the machine is; and
+# leave it there.
+PREFETCHES = {"salon_jobs.worker.buffer._PREFETCH_S": 600.0}
+KEEPS = {**PREFETCHES, "salon_jobs.worker.buffer.OVERDUE_S": 600.0}
 
 
 def gone(*pids: int) -> bool:

@@ -18,6 +18,7 @@ from salon_jobs.jobs import control
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.models import Job
+from salon_jobs.worker import buffer
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.cancellations import Cancellations
 from tests import tasks
@@ -105,8 +106,10 @@ def test_interrupt_after_grace(
     assert (seen(ENDED), error_classes()) == (CANCELLED, [])
 
 
-def test_cancel_of_prefetched_job(work: Work) -> None:
+def test_cancel_of_prefetched_job(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits in a process, and ends before it starts."""
+    for name in ("_PREFETCH_S", "OVERDUE_S"):  # however slow the machine is
+        monkeypatch.setattr(buffer, name, 2 * LIMIT_S)
     measured, started, gate = threading.Event(), threading.Event(), threading.Event()
     runs: list[str] = []
 
