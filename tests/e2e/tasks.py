@@ -20,10 +20,12 @@ import sentry_sdk
 from django.db import connection, connections, transaction
 
 from project.salon.models import Customer
-from salon_jobs import current_job, emit, store_task, task
+from salon_jobs import Backoff, current_job, emit, store_task, task
 from salon_jobs.jobs.current import CurrentJob
 from salon_jobs.signals import job_finished
 from salon_jobs.worker.in_flight import InFlightTable
+
+_IN_AN_HOUR = Backoff(base=timedelta(hours=1))
 
 
 def _write(store_id: UUID) -> None:
@@ -168,13 +170,13 @@ def sleep_in_query(store_id: UUID) -> None:
         cursor.execute("SELECT pg_sleep(60)")
 
 
-@store_task(name="e2e-times-out", max_attempts=3, timeout=timedelta(seconds=0.3))
+@store_task(name="e2e-times-out", max_attempts=3, timeout=timedelta(seconds=0.3), backoff=_IN_AN_HOUR)
 def times_out(store_id: UUID) -> None:
     """Add one row, then run one query for a minute."""
     sleep_in_query.function(store_id)
 
 
-@store_task(name="e2e-numb", max_attempts=3, timeout=timedelta(seconds=1))
+@store_task(name="e2e-numb", max_attempts=3, timeout=timedelta(seconds=1), backoff=_IN_AN_HOUR)
 def numb(store_id: UUID) -> None:
     """Add one row, then make one C call that a timeout cannot interrupt, even if it comes before."""
     try:
