@@ -17,7 +17,7 @@ from salon_jobs.process import listener
 from salon_jobs.process.listener import Listener, ListenerEvent
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.settings import url_for
-from tests.support import event_names, seen
+from tests.support import change, event_names, seen
 from tests.waiting import LIMIT_S, eventually
 
 SESSIONS = "FROM pg_stat_activity WHERE usename = 'worker_runtime' AND datname = current_database()"
@@ -52,7 +52,6 @@ class Heard:
 
 @pytest.fixture(params=[False, True], ids=["by itself", "with an event"])
 def heard(database: None, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Heard]:
-    monkeypatch.setattr(listener, "_PING_WITHIN_S", 0.6)
     monkeypatch.setattr(listener, "_DEAF_RETRY_S", 0.2)
     heard = Heard(has_event=request.param)
     yield heard
@@ -87,8 +86,11 @@ def test_notification_in_any_encoding(heard: Heard, settings: Any) -> None:
         assert heard.next()
 
 
-def test_deaf_listener_warns_once_and_retries(heard: Heard, settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_deaf_listener_warns_once_and_retries(
+    heard: Heard, settings: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     direct = settings.SALON_JOBS
+    monkeypatch.setattr(listener, "_PING_WITHIN_S", 0.6)
     # Another database's notifications never arrive, as those behind a transaction-mode pooler do not.
     with SeveringProxy(url_for(None, "postgres")) as proxy:
         settings.SALON_JOBS = {**direct, "LISTEN": proxy.url}
@@ -109,7 +111,7 @@ def test_hanging_listener_can_be_stopped(heard: Heard, settings: Any, monkeypatc
         settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": proxy.url}
         heard.listener.start()
         assert heard.next()
-        assert heard.listener.listening is True
+        eventually(lambda: heard.listener.listening is True)
         proxy.hang()
         eventually(lambda: heard.listener.listening is False)
         heard.listener.stop()
@@ -119,11 +121,13 @@ def test_hanging_listener_can_be_stopped(heard: Heard, settings: Any, monkeypatc
 
 def test_listener_reconnects(heard: Heard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_PING_S", 0.1)
-    mine = f"{SESSIONS} AND query IN ('LISTEN \"salon_jobs_job\"', 'SELECT 1')"
+    connection.close()
     heard.listener.start()
     assert heard.next()
-    ended = seen(f"SELECT pid, pg_terminate_backend(pid) {mine}")
-    assert len(ended) == 1
+    mine = f"{SESSIONS} AND query IN ('LISTEN \"salon_jobs_job\"', 'SELECT 1')"
+    eventually(lambda: len(seen(f"SELECT {mine}")), 1)
+    [(pid,)] = seen(f"SELECT pid {mine}")
+    change("SELECT pg_terminate_backend(%s)", pid)
     assert heard.next(), "once for what was sent meanwhile"
     assert event_names(caplog) == [LISTENER_LOST]
     assert heard.listener.listening is True
@@ -225,6 +229,7 @@ def test_event_set_during_clear_is_not_lost() -> None:
 
 def test_switched_off_it_does_nothing(heard: Heard, settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": False}
+    before = set(threading.enumerate())
     heard.listener.start()
     assert heard.listener.listening == "off"
-    assert "salon-jobs-listener" not in {thread.name for thread in threading.enumerate()}
+    assert set(threading.enumerate()) <= before
