@@ -20,11 +20,12 @@ from salon_jobs.access.operations.base import LOCKS_MS
 from tests.migrations.operations import migrate, sql_of
 from tests.settings import url_for
 from tests.support import seen
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 ADD_FIELD = migrations.AddField("customer", "nickname", models.TextField(null=True))
 INSTALL = InstallDeclared(tables=("salon_jobs_job",), functions=())
 COLUMNS = "SELECT count(*) FROM pg_attribute WHERE attrelid = 'customer'::regclass"
+ENDS_BY_ITSELF = f"-c idle_in_transaction_session_timeout={LIMIT_S:.0f}s"
 POLICIES = "SELECT policyname FROM pg_policies WHERE tablename = 'salon_jobs_job' ORDER BY 1"
 
 
@@ -42,9 +43,9 @@ def sql_lines(*operations: Any, atomic: bool = True) -> list[str]:
 
 
 @contextmanager
-def reader() -> Iterator[psycopg.Connection[Any]]:
+def reader(role: str | None = "app", options: str = "") -> Iterator[psycopg.Connection[Any]]:
     """Read customers and jobs in a transaction that stays open; the server ends it should somebody wait for it forever."""
-    with psycopg.connect(url_for("app"), options="-c idle_in_transaction_session_timeout=15s") as connection:
+    with psycopg.connect(url_for(role), options=ENDS_BY_ITSELF + options) as connection:
         connection.execute("SELECT FROM customer, salon_jobs_job")
         yield connection
 
@@ -58,12 +59,15 @@ def test_operations_of_django_wait_briefly(database: None) -> None:
 
 def test_lock_timeout_is_for_all_statements(database: None) -> None:
     """What the first ones waited is taken from what the rest may wait."""
-    timeouts: list[str] = []
+    timeouts_ms: list[float] = []
+
+    class Patient(LocksBriefly):
+        locks_ms = int(LIMIT_S * 1000)  # so long that the lock is released in time, however slow the machine is
 
     def read_timeout(_apps: Any, editor: Any) -> None:
         with editor.connection.cursor() as cursor:
-            cursor.execute("SELECT current_setting('lock_timeout')")
-            timeouts.append(cursor.fetchone()[0])
+            cursor.execute("SELECT extract(epoch FROM current_setting('lock_timeout')::interval)::float8 * 1000")
+            timeouts_ms.append(cursor.fetchone()[0])
 
     def release(connection: psycopg.Connection[Any]) -> None:
         _when_waited_for("customer", "300 ms")
@@ -71,10 +75,9 @@ def test_lock_timeout_is_for_all_statements(database: None) -> None:
 
     with reader() as connection, ThreadPoolExecutor() as pool:
         released = pool.submit(release, connection)
-        run(migrations.RunSQL("LOCK TABLE customer"), migrations.RunPython(read_timeout))
-        released.result(10)
-    assert timeouts[0].endswith("ms")
-    assert int(timeouts[0].removesuffix("ms")) <= LOCKS_MS - 300
+        run(migrations.RunSQL("LOCK TABLE customer"), migrations.RunPython(read_timeout), base=Patient)
+        released.result(LIMIT_S)
+    assert 0 < timeouts_ms[0] <= Patient.locks_ms - 300
 
 
 def _when_waited_for(table: str, long: str) -> None:
@@ -88,18 +91,23 @@ def _when_waited_for(table: str, long: str) -> None:
 
 
 def test_migration_gives_up_before_a_deadlock(database: None) -> None:
-    """Each holds what the other one waits for; whoever has waited for ``deadlock_timeout`` first would be ended."""
+    """Each holds what the other one waits for; whoever has waited for ``deadlock_timeout`` first would be ended.
+
+    That of the other is longer here, so that a slow machine ends none; by default it is longer than a migration waits.
+    """
+    [(default_ms,)] = seen("SELECT boot_val::int FROM pg_settings WHERE (name, unit) = ('deadlock_timeout', 'ms')")
+    assert default_ms > LOCKS_MS
     locked = threading.Event()
 
     def cross(connection: psycopg.Connection[Any]) -> None:
-        assert locked.wait(10)
+        assert locked.wait(LIMIT_S)
         connection.execute("SELECT count(*) FROM sale")
 
     def until_it_waits(*_: Any) -> None:
         locked.set()
         _when_waited_for("sale", "0 ms")
 
-    with reader() as connection, ThreadPoolExecutor() as pool:
+    with reader(None, f" -c deadlock_timeout={LIMIT_S:.0f}s") as connection, ThreadPoolExecutor() as pool:
         crossing = pool.submit(cross, connection)
         with pytest.raises(OperationalError, match="lock timeout"):
             run(
@@ -107,7 +115,7 @@ def test_migration_gives_up_before_a_deadlock(database: None) -> None:
                 migrations.RunPython(until_it_waits),
                 migrations.RunSQL("LOCK TABLE customer"),
             )
-        crossing.result(10)
+        crossing.result(LIMIT_S)
 
 
 def test_sqlmigrate_sets_the_lock_timeout_once(database: None) -> None:
