@@ -51,10 +51,12 @@ LISTENERS = (
 
 @pytest.fixture(autouse=True)
 def looking_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave waiting to notifications, and each test without a listener of another."""
+    """Leave waiting to notifications, and each test without a listener of another, nor what another waited for."""
     monkeypatch.setattr(result_waits, "_LISTENS_ON_FOR_S", 0.0)
     monkeypatch.setattr(result_waits, "_FIRST_LOOKS_S", (60.0,))
     monkeypatch.setattr(result_waits, "_DEAF_LOOK_EVERY_S", 60.0)
+    eventually(lambda: not has_answer_listener())
+    awaited.until.clear()
     yield
     eventually(lambda: not has_answer_listener())
 
@@ -124,7 +126,7 @@ def test_every_end_wakes_all_waiters(process_id: int, hooks: Hooks, stores: list
         waits = [threads.submit(on_a_thread, handle) for handle in handles]
         assert asyncio.run(closing(await_all())) == ends
         assert [each.result() for each in waits] == ends
-        assert len(seen(LISTENERS)) == 1
+        eventually(lambda: len(seen(LISTENERS)), 1)
     # Forgotten with its end, save what somebody asked for later than that.
     assert len(awaited.until) < len(handles)
 

@@ -142,11 +142,12 @@ def test_lost_partition_ends_the_batch_being_sent() -> None:
 
 
 def test_outage_costs_no_attempt() -> None:
-    answer_with(Verdict.OUTAGE, aggregate="a", times=3)
+    answer_with(Verdict.OUTAGE)
     for number in (1, 2):
         emitted("a", number=number)
     with relaying():
         eventually(outages, ["TEST.NO"])
+        answer_with(Verdict.OUTAGE, times=0)
         eventually(statuses, {"published": 2})
         eventually(lambda: seen("SELECT outage_code, outage_since FROM salon_jobs_destination"), [("", None)])
     assert arrived() == [("a", 1), ("a", 2)]
