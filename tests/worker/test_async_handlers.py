@@ -449,4 +449,6 @@ def test_plain_function_returning_awaitable(process_id: int, recwarn: pytest.War
         registry.unregister("test-declared-here")
     assert isinstance(outcome, Errored)
     assert "declare its handler with async def" in str(outcome.error)
-    assert [warning for warning in recwarn if "never awaited" in str(warning.message)] == []
+    # Of other tests' coroutines the collector may warn at any time.
+    never_awaited = rf"'{inner.__qualname__}' was never awaited"
+    assert not [warning for warning in recwarn if never_awaited in str(warning.message)]
