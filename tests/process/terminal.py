@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Self
 
 from tests.interpreter import start_python
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 COLOUR = re.compile(r"\x1b\[\d+m")
 
@@ -25,7 +25,7 @@ class Terminal:
         environment = {**inherited, **added}
         self.process = start_python("manage.py", *words, environment=environment, stdout=theirs, stderr=theirs)
         os.close(theirs)
-        self.text = ""
+        self._raw = b""
 
     def __enter__(self) -> Self:
         return self
@@ -35,10 +35,15 @@ class Terminal:
         self.process.wait()
         os.close(self._ours)
 
+    @property
+    def text(self) -> str:
+        """What was read, without its colours; a character may still come in parts."""
+        return COLOUR.sub("", self._raw.decode(errors="replace"))
+
     def wait_for(self, text: str) -> None:
         def look() -> bool:
             if select.select([self._ours], [], [], 0)[0]:
-                self.text += COLOUR.sub("", os.read(self._ours, 65536).decode())
+                self._raw += os.read(self._ours, 65536)
             return text in self.text
 
         eventually(look, what=lambda: self.text)
@@ -49,5 +54,5 @@ class Terminal:
         with suppress(OSError):  # all have closed the terminal
             while part := os.read(self._ours, 65536):
                 text += part
-        assert self.process.wait(60) == 0
+        assert self.process.wait(LIMIT_S) == 0
         return text.decode().splitlines()

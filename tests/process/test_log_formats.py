@@ -20,7 +20,7 @@ from tests.conftest import manage
 from tests.interpreter import run_python
 from tests.process.terminal import COLOUR, Terminal
 from tests.support import change, seen
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 pytestmark = pytest.mark.usefixtures("database")
 BURST = ("runworker", "--burst")
@@ -137,7 +137,7 @@ def test_second_ctrl_c_ends_the_wait(stores: list[UUID], tmp_path: Path) -> None
         terminal.wait_for(f"Still running: e2e-wait-for-file {job_id}.")
         terminal.process.send_signal(signal.SIGINT)
         terminal.wait_for("Stopped: supervisor.")
-        assert terminal.process.wait(60) == 0
+        assert terminal.process.wait(LIMIT_S) == 0
         assert terminal.text.count("Stopping: ") == terminal.text.count("Ctrl-C again to stop") == 1, (
             "not by each process"
         )
