@@ -47,6 +47,7 @@ from tests.management.operator import add, insert, run
 from tests.outbox.rows import ORDERS, block, write
 from tests.settings import url_for
 from tests.support import change, row_of, seen
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.usefixtures("web")
 LOCKED = "SELECT FROM salon_jobs_{} FOR UPDATE"
@@ -66,7 +67,7 @@ def holding(statement: str, *parameters: Any) -> Generator[int]:
 
     The server ends it after a while only so that whoever waits for it does not do so for ever.
     """
-    ends = "-c idle_in_transaction_session_timeout=20s"
+    ends = f"-c idle_in_transaction_session_timeout={LIMIT_S:.0f}s"
     with psycopg.connect(url_for(None), application_name="psql", options=ends) as session:
         session.execute(statement.encode(), parameters)
         yield session.info.backend_pid

@@ -20,6 +20,7 @@ from salon_jobs.outbox.marker import MessagePruner
 from tests.outbox.rows import OPERATOR
 from tests.outbox.scene import emitted, fill, ids, message, relay_in_burst, statuses
 from tests.support import change, elsewhere, seen, wait_until_waiting
+from tests.waiting import LIMIT_S
 
 
 def times() -> dict[str, tuple[str, bool, bool]]:
@@ -120,7 +121,7 @@ def test_messages_sent_again_meanwhile_are_not_pruned(request: pytest.FixtureReq
             pruned = elsewhere(pool, lambda: MessagePruner(using="default").run_once())
             wait_until_waiting()
             assert send_skipped_messages(ids(), using=OPERATOR)[0].changed
-        assert pruned.result(10) == 0
+        assert pruned.result(LIMIT_S) == 0
     assert statuses() == {"pending": 1}
 
 

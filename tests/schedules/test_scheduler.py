@@ -37,7 +37,7 @@ from tests.waiting import LIMIT_S
 TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 # Only so that a scheduler that waits for such a session does not do so for ever.
-ENDS_BY_ITSELF = "-c idle_in_transaction_session_timeout=20s"
+ENDS_BY_ITSELF = f"-c idle_in_transaction_session_timeout={LIMIT_S:.0f}s"
 
 
 class Clock(Scheduler):
