@@ -66,8 +66,9 @@ def busy(two: tuple[Rows, Rows], stores: list[UUID]) -> tuple[Rows, Rows]:
     """Have something of everything: queues, processes, statistics, cron, relays, an outage, a pause."""
     now = timezone.now()
     hour_ago = now - timedelta(hours=1)
-    insert("process", id=1, kind="supervisor", hostname="shop-1", pid=10)
-    host = {"hostname": "shop-1", "pid": 11, "supervisor_id": 1}
+    beat = {"heartbeat_at": now + timedelta(hours=1)}  # as long as the test takes
+    insert("process", id=1, kind="supervisor", hostname="shop-1", pid=10, **beat)
+    host = {"hostname": "shop-1", "pid": 11, "supervisor_id": 1, **beat}
     insert("process", id=2, kind="worker", **host, concurrency=8, queues='["mail"]')
     insert("process", id=77, kind="relay", hostname="shop-2", pid=12, heartbeat_at=hour_ago)
     mail = {"task": "send-mail", "queue": "mail"}
