@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -304,7 +305,7 @@ def test_metrics_of_a_consumer() -> None:
     with running(loop):
         eventually(lambda: value("consumer_received_total"), 4)
         for outcome, count in (("enqueued", 2), ("duplicate", 1), ("rejected", 1)):
-            eventually(lambda outcome=outcome: value("consumer_messages_total", outcome=outcome), count)
+            eventually(partial(value, "consumer_messages_total", outcome=outcome), count)
         eventually(lambda: value("consumer_rejected"), 1)
         assert value("consumer_up") == 1
         source.down = True

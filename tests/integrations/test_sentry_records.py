@@ -26,7 +26,7 @@ from tests.outbox.scene import emitted, relaying
 from tests.outbox.whole_way import run_all
 from tests.sentry_server import SentryServer
 from tests.support import change
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 SECRET = "a-customers-name"
 pytestmark = [
@@ -49,7 +49,7 @@ def sentry(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
 
 
 def received(server: SentryServer) -> list[dict[str, Any]]:
-    sentry_sdk.flush()
+    sentry_sdk.flush(timeout=LIMIT_S)
     return server.events
 
 
