@@ -29,14 +29,16 @@ SELECT
 -- name: fetch_heads
 -- Read where to continue with aggregates that are retried: for each message that blocks one and is still pending,
 -- the first pending message of its aggregate, which is an earlier one if an operator made that one pending again.
+-- It is the first in the index at or after its aggregate. With = and ORDER BY id, statistics of a table with few
+-- aggregates make the primary key look as good: 500 heads among 16,000 pending messages read 1,200,000 rows.
 -- Locks: none. Role: worker.
 SELECT h.id,
 -- include: message_columns
   FROM (SELECT b.id, CASE WHEN b.aggregate_id = '' THEN b.id ELSE (
                  SELECT f.id FROM salon_jobs_message f
-                  WHERE f.aggregate_type = b.aggregate_type AND f.aggregate_id = b.aggregate_id
-                    AND f.status = 'pending' AND f.id <= b.id
-                  ORDER BY f.id LIMIT 1) END AS first_id
+                  WHERE (f.aggregate_type, f.aggregate_id, f.id) >= (b.aggregate_type, b.aggregate_id, 0)
+                    AND f.status = 'pending'
+                  ORDER BY f.aggregate_type, f.aggregate_id, f.id LIMIT 1) END AS first_id
           FROM salon_jobs_message b
          WHERE b.id = ANY (%(ids)s::bigint[]) AND b.status = 'pending') h
  CROSS JOIN LATERAL (SELECT * FROM salon_jobs_message WHERE id = h.first_id LIMIT 1) m
