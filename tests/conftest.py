@@ -21,12 +21,11 @@ from psycopg import sql
 from pytest_django.plugin import DjangoDbBlocker
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from salon_jobs.models import Process
 from tests import settings as test_settings
 from tests import tasks as test_tasks
 from tests.databases import bootstrapped, empty_url, environment, fresh, owned, preparing
 from tests.interpreter import manage, succeed
-from tests.support import new_store_id
+from tests.support import a_process, new_store_id
 from tests.tasks import Hooks
 
 if TYPE_CHECKING:
@@ -262,7 +261,7 @@ def hooks() -> Iterator[Hooks]:
 @pytest.fixture
 def process_id(database: None) -> int:
     """Register a process row, as a worker would."""
-    return int(Process.objects.create(kind="worker", hostname="test", pid=1).pk)
+    return a_process(pid=1)
 
 
 @pytest.fixture(scope="session")

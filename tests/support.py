@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.db import connections, transaction
+from django.utils import timezone
 
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.outcomes import Outcome
@@ -282,9 +284,15 @@ def store_id_sql(number: str = "(random() * 1e15)::bigint") -> str:
     return f"({texts[kind]})::{kind}"
 
 
+def a_process(**columns: Any) -> int:
+    """Register a worker, as alive for as long as the test takes: nobody sends heartbeats of it."""
+    ahead = timezone.now() + timedelta(hours=1)
+    return int(Process.objects.create(kind="worker", hostname="test", heartbeat_at=ahead, **columns).pk)
+
+
 def another_process() -> int:
     """Register one more process. Ids that are drawn in one millisecond conflict now and then."""
-    return int(Process.objects.create(id=next(_process_ids), kind="worker", hostname="test", pid=2).pk)
+    return a_process(id=next(_process_ids), pid=2)
 
 
 def be_silent(process_id: int, seconds: int = 3600) -> None:

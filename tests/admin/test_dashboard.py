@@ -24,7 +24,7 @@ from tests.admin.pages import ADMIN, Rows, as_text, html_of, page_of, staff, tex
 from tests.management.operator import insert
 from tests.outbox.rows import ORDERS
 from tests.settings import url_for
-from tests.support import change, seen
+from tests.support import a_process, change, seen
 
 DASHBOARD = "dashboard/"
 NO_PROBLEMS = "No problems: workers run, and nothing waits for an operator."
@@ -261,7 +261,7 @@ def test_links_of_problems_keep_their_ids(operator: Client) -> None:
 
     before = ids()
     assert {"problem-no-worker-processes", "problem-no-scheduler-cron", "problem-jobs-failed-failed"} <= before
-    insert("process", id=1, kind="worker", hostname="vm", pid=1)
+    a_process(id=1, pid=1)
     for pid in (1, 2):
         insert(
             "process", id=pid + 5, kind="relay", hostname="vm", pid=pid, heartbeat_at=timezone.now() - timedelta(days=1)

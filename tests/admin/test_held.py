@@ -46,7 +46,7 @@ from tests.admin.pages import ADMIN, as_text, form, listed, page_of, text_of
 from tests.management.operator import add, insert, run
 from tests.outbox.rows import ORDERS, block, write
 from tests.settings import url_for
-from tests.support import change, row_of, seen
+from tests.support import a_process, change, row_of, seen
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.usefixtures("web")
@@ -92,7 +92,7 @@ def test_verbs_of_jobs_name_holder(verb: str) -> None:
 
 
 def test_running_job_that_is_held_is_not_asked_to_end() -> None:
-    insert("process", id=1, kind="worker", hostname="vm", pid=1)
+    a_process(id=1, pid=1)
     job = add(task="test-system", state="running", leased_by=1, lease=1)
     with holding(LOCKED.format("job")) as pid, pytest.raises(HeldUp, match=rf"job {job}: .* session {pid} \(psql"):
         verbs_of(Job)["cancel"].apply([job], by="me", using="operator")
@@ -103,7 +103,7 @@ def test_running_job_that_is_held_is_not_asked_to_end() -> None:
 
 def test_no_job_is_cancelled_beside_running_one_that_is_held() -> None:
     """What was done would be reported nowhere, since the verb fails."""
-    insert("process", id=1, kind="worker", hostname="vm", pid=1)
+    a_process(id=1, pid=1)
     queued = add(task="test-system")
     running = add(task="test-system", state="running", leased_by=1, lease=1)
     before = row_of(queued), row_of(running)
@@ -148,7 +148,7 @@ def test_locked_table_names_session() -> None:
 
 def test_page_names_session_that_holds_row(operator: Client) -> None:
     """A claim passes over it, however long it is due; one that nobody holds waits for others, as far as is known."""
-    insert("process", id=1, kind="worker", hostname="vm", pid=1)
+    a_process(id=1, pid=1)
     held_job, other = (add(task="test-system", run_at=timezone.now() - timedelta(minutes=1)) for _ in range(2))
     with holding(ONE, held_job) as pid:
         assert f"waiting: its row is held by session {pid} (psql" in run("show", str(held_job))[0]
@@ -161,7 +161,7 @@ def test_page_names_session_that_holds_row(operator: Client) -> None:
 
 def test_page_links_holder_of_key(operator: Client) -> None:
     """The job that runs under the key is linked, and so are all jobs that have it."""
-    insert("process", id=1, kind="worker", hostname="vm", pid=1)
+    a_process(id=1, pid=1)
     limits.limit(task="test-keyed", key="visa", max_concurrency=1, using="operator")
     named = {"task": "test-keyed", "concurrency_key": "visa"}
     started = timezone.now() - timedelta(minutes=1)
@@ -513,7 +513,7 @@ def test_patience_is_for_all_locks_together(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_cancel_is_one_transaction() -> None:
     """Also of running jobs: nobody can take the row of one between the end of the others and its request."""
-    insert("process", id=1, kind="worker", hostname="vm", pid=1)
+    a_process(id=1, pid=1)
     jobs = [add(task="test-system"), add(task="test-system", state="running", leased_by=1, lease=1)]
     before = rows_of_all()
     with transaction.atomic(using="operator"):
@@ -527,7 +527,7 @@ def test_cancel_is_one_transaction() -> None:
 
 def test_running_job_taken_before_commit_is_not_asked() -> None:
     """By a call in a transaction, whose end a running job must not wait for: the error comes after the commit."""
-    insert("process", id=1, kind="worker", hostname="vm", pid=1)
+    a_process(id=1, pid=1)
     queued = add(task="test-system")
     running = add(task="test-system", state="running", leased_by=1, lease=1)
     with psycopg.connect(url_for(None), application_name="psql") as session:

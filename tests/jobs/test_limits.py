@@ -20,7 +20,7 @@ from salon_jobs.jobs.waiting import in_words, waiting_reasons
 from salon_jobs.models import Job, Limit
 from salon_jobs.words import rate_text
 from tests.management.operator import add
-from tests.support import change, seen
+from tests.support import a_process, change, seen
 from tests.tenancy.probe import traced
 
 LONG: dict[str, Any] = {"task": "a" * 300, "key": "b" * 300, "max_concurrency": 1}
@@ -109,10 +109,7 @@ def reason(job_id: int) -> str:
 @pytest.fixture
 def worker(database: None) -> None:
     """Have a worker that serves two queues."""
-    change(
-        "INSERT INTO salon_jobs_process (id, kind, hostname, pid, queues)"
-        " VALUES (1, 'worker', 'vm', 1, '[\"default\", \"mail\"]')"
-    )
+    a_process(pid=1, queues=["default", "mail"])
 
 
 @pytest.mark.usefixtures("worker")
