@@ -20,6 +20,17 @@ def has_answer_listener() -> bool:
     return result_waits._waiters._listener is not None
 
 
+def waits_begun() -> int:
+    """Return how many threads and coroutines of this process wait for a job that the workers have to know of."""
+    return sum(wait.job_id > 0 for wait in result_waits._waiters._wakes.copy().values())
+
+
+def is_told_to_workers(job_id: int) -> bool:
+    """Name a job to the workers, after all that are waited for; tell whether that of this process knows of it."""
+    result_waits._waiters.name(job_id, using="default")
+    return result_waits.awaited.holds([job_id])
+
+
 def trace_with(monkeypatch: pytest.MonkeyPatch, tracer: Any) -> None:
     """Have runs and messages traced by ``tracer``; by none if it is ``None``."""
     monkeypatch.setattr(tracing, "_tracer", tracer)
