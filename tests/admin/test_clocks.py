@@ -73,7 +73,7 @@ def require_same(read: Callable[[], str]) -> None:
                 found.append(shape(read()))
         return len(set(found)) == 1
 
-    eventually(is_same, limit_s=10, what=lambda: "\n\n".join(found))
+    eventually(is_same, what=lambda: "\n\n".join(found))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from html import unescape
 from uuid import UUID
 
 import pytest
+from django.db import transaction
 from django.test import Client
 from django.utils import timezone
 
@@ -16,7 +17,7 @@ from salon_jobs.admin.cells import as_json
 from salon_jobs.schedules.entries import cron_entries
 from tests.admin.pages import ADMIN, Rows, count_runs, html_of, listed, staff, text_of
 from tests.management.operator import add, insert
-from tests.support import change, in_state, new_store_id, seen, selected
+from tests.support import a_process, change, in_state, new_store_id, seen, selected
 
 pytestmark = pytest.mark.usefixtures("web")
 
@@ -49,7 +50,7 @@ def test_overview_links_related_pages(operator: Client) -> None:
     for entry in cron_entries.all()[:1]:
         assert f"Cron entry {entry.name}" in html_of(operator, f"job/overview/?task={entry.task_name}")
     assert "No worker serves it" in text_of(operator, "job/overview/?queue=a%26b%2F")
-    insert("process", id=5, kind="worker", hostname="shop-1", pid=11)
+    a_process(pid=11)
     assert "Served by 1 process" in text_of(operator, "job/overview/?queue=a%26b%2F")
     assert "It is not declared in this process." in text_of(operator, "job/overview/?task=nobody")
 
@@ -143,18 +144,19 @@ def shown(value: object) -> str:
 
 def test_attempt_shows_time_and_worker(operator: Client) -> None:
     store = new_store_id()
-    job = add(state="failed", attempts=2, store_id=store, task="test-store")
-    change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (5, 'worker', 'shop-1', 11)")
-    change("UPDATE salon_jobs_job SET created_at = now() - interval '10 min' WHERE id = %s", job)
-    for attempt, worker, began_s, ended_s in ((1, 5, 480, 475), (2, 6, 415, 400)):
-        insert("job_error", job_id=job, store_id=store, attempt=attempt, error_class="Empty", worker_id=worker)
-        change(
-            "UPDATE salon_jobs_job_error SET started_at = now() - %s * interval '1 s',"
-            " occurred_at = now() - %s * interval '1 s' WHERE attempt = %s",
-            began_s,
-            ended_s,
-            attempt,
-        )
+    with transaction.atomic(using="owner"):  # at one instant
+        job = add(state="failed", attempts=2, store_id=store, task="test-store")
+        change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (5, 'worker', 'shop-1', 11)")
+        change("UPDATE salon_jobs_job SET created_at = now() - interval '10 min' WHERE id = %s", job)
+        for attempt, worker, began_s, ended_s in ((1, 5, 480, 475), (2, 6, 415, 400)):
+            insert("job_error", job_id=job, store_id=store, attempt=attempt, error_class="Empty", worker_id=worker)
+            change(
+                "UPDATE salon_jobs_job_error SET started_at = now() - %s * interval '1 s',"
+                " occurred_at = now() - %s * interval '1 s' WHERE attempt = %s",
+                began_s,
+                ended_s,
+                attempt,
+            )
     page = text_of(operator, f"job/{job}/change/")
     assert re.search(
         r"Attempt 2 · Empty ?began [^·]+ · 1 min after attempt 1 ended · ran 15 s · in process 6, which is gone", page

@@ -118,7 +118,7 @@ def test_note_is_not_coloured_as_error(database: None) -> None:
 def test_progress_is_a_bar_on_a_terminal(database: None) -> None:
     add(state="failed", finished_at="2020-01-01")
     shown = on_terminal("manage.py", "salon_jobs", "prune", "--yes")
-    assert re.search(r"━.* 1 of 1 deleted 0:00:0\d", COLOUR.sub("", shown))
+    assert re.search(r"━.* 1 of 1 deleted 0:\d\d:\d\d", COLOUR.sub("", shown))
     assert shown.endswith("deleted: 0 succeeded, 0 cancelled, 1 failed, 0 errors\n")
 
 
