@@ -57,7 +57,7 @@ def site(migrated: None) -> Iterator[str]:
         yield address
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(LIMIT_S)
 
 
 def _answers(address: str) -> bool:

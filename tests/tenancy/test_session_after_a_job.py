@@ -278,7 +278,7 @@ def test_connection_that_cannot_be_reset_is_discarded(
 def test_connection_lost_in_job_is_replaced(stores: list[UUID], jobs: Jobs) -> None:
     def lose() -> None:
         execute(f"SET app.current_store_id = '{stores[1]}'")
-        change("SELECT pg_terminate_backend(%s, 10000)", connection.connection.info.backend_pid)
+        change("SELECT pg_terminate_backend(%s, 60000)", connection.connection.info.backend_pid)
 
     assert_replaced(*jobs().around(in_system, stores[1], lose))
 
