@@ -86,22 +86,19 @@ def test_process_refuses_a_read_only_server(read_only: None, monkeypatch: pytest
     write()
 
 
-def test_request_leaves_a_read_only_server(read_only: None) -> None:
+def test_request_leaves_a_read_only_server(read_only: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an error to see: Django's own check at the end of a request has forgotten it by then."""
-    connections["default"].settings_dict["CONN_MAX_AGE"] = 600
-    try:
-        first = backend()
-        request_finished.send(sender=None)
-        assert connections["default"].connection is None
-        assert backend() != first, "pages that only read still work meanwhile"
-        change(WRITABLE)
-        request_finished.send(sender=None)
-        write()
-        kept = backend()
-        request_finished.send(sender=None)
-        assert backend() == kept
-    finally:
-        connections["default"].settings_dict["CONN_MAX_AGE"] = 0
+    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", 600)
+    first = backend()
+    request_finished.send(sender=None)
+    assert connections["default"].connection is None
+    assert backend() != first, "pages that only read still work meanwhile"
+    change(WRITABLE)
+    request_finished.send(sender=None)
+    write()
+    kept = backend()
+    request_finished.send(sender=None)
+    assert backend() == kept
 
 
 def test_pool_leaves_a_read_only_server(read_only: None, settings: Any) -> None:
