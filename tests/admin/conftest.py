@@ -19,8 +19,16 @@ from tests.plans.explain import signed_in
 from tests.schedules.conftest import own_entries
 from tests.settings import SALON_JOBS
 from tests.support import change, in_state, seen, selected
+from tests.waiting import LIMIT_S
 
 __all__ = ["own_entries"]
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let searches and actions take the time that they need on a busy machine, where they would be given up."""
+    monkeypatch.setattr("salon_jobs.jobs.search.LONGEST_SEARCH", timedelta(seconds=LIMIT_S))
+    monkeypatch.setattr("salon_jobs.admin.actions.LONGEST_S", LIMIT_S)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from tests.admin.pages import WebRouter, staff
 from tests.plans.explain import JOBS, rows_read, scans_of, signed_in
 from tests.settings import SALON_JOBS
 from tests.support import change, in_state, seen, selected, store_id_of, store_id_sql
+from tests.waiting import LIMIT_S
 
 ENDED = 75_000
 WAITING = 11_350
@@ -243,6 +244,7 @@ class TestFailuresAlike:
 
 
 def test_retrying_all_takes_few_statements(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions, "LONGEST_S", LIMIT_S)
     twin = in_state("state", task="'many'", job_key="'twin'")
     change(f"INSERT INTO salon_jobs_job {selected(twin)} FROM unnest(ARRAY['failed', 'queued']) AS state")
     failed = in_state("'failed'", task="'many'", attempts="25")
