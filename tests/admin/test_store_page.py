@@ -37,8 +37,8 @@ def at_work(two: tuple[Rows, Rows]) -> tuple[Rows, Rows]:
 
 def test_store_page_counts_jobs_by_task(operator: Client, at_work: tuple[Rows, Rows]) -> None:
     page = text_of(operator, overview(at_work[0]))
-    assert "Queued 2 Running 1 Failed jobs 2 Oldest due job 2 min" in page
-    assert re.search(r"test-store 2 1 2 min 1 2 0 ", page)
+    assert re.search(r"Queued 2 Running 1 Failed jobs 2 Oldest due job 2(\.\d)? min", page)
+    assert re.search(r"test-store 2 1 2(\.\d)? min 1 2 0 ", page)
     assert re.search(r"2 runs: p50 \S+ \S+, p95 \S+ \S+, longest 4 s", page), "two hours ago is not the last hour"
     assert "test-other" not in page
     assert "Of the newest" not in page
