@@ -24,6 +24,7 @@ ROWS = 60_000
 @pytest.fixture(scope="module")
 def crowded(migrated: None) -> Iterator[int]:
     """Fill the table: most jobs due later, some due, some running, some failed; yields a live process."""
+    change("TRUNCATE salon_jobs_job, salon_jobs_process RESTART IDENTITY")  # the tests name rows by their numbers
     row = in_state(
         "CASE WHEN n %% 100 = 0 THEN 'running' WHEN n %% 10 = 0 THEN 'failed' ELSE 'queued' END",
         task="'test-store'",
