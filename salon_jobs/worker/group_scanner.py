@@ -59,6 +59,11 @@ class ClaimGroup(NamedTuple):
         return self.store, self.number >> 32
 
     @property
+    def key(self) -> int:
+        """What differs between the claim groups of a prefix, which are ordered by it: a hash of the concurrency key."""
+        return self.number & (2**32 - 1)
+
+    @property
     def scopes(self) -> tuple[str, ...]:
         """Scopes to which a limit can apply, as ``kind:name``."""
         return scopes_of(self.queue, self.task, self.store, self.concurrency_key)
@@ -93,10 +98,10 @@ class Scan(NamedTuple):
     crowded: bool = False
 
 
-class Listing(NamedTuple):
-    """Start of a listing of claim groups: after which store, and in each store from which prefix and key on.
+class ScanRange(NamedTuple):
+    """Claim groups that one query lists: of the stores after one, and in each of them from a prefix and a key on.
 
-    Up to ``groups`` of each prefix are listed.
+    Of each prefix, up to ``groups`` are listed.
     """
 
     after: StoreId | None
@@ -105,9 +110,9 @@ class Listing(NamedTuple):
     groups: int = GROUPS_PER_PREFIX
 
 
-def list_groups(listing: Listing, runnable: ClaimFilter, *, using: str) -> ScanPage:
+def list_groups(scan_range: ScanRange, runnable: ClaimFilter, *, using: str) -> ScanPage:
     """List some claim groups of each of the next stores. Role: worker."""
-    rows = run_raw("list_groups", list_parameters(listing, runnable), jit=False, using=using)
+    rows = run_raw("list_groups", list_parameters(scan_range, runnable), jit=False, using=using)
     groups = [ClaimGroup(*row) for row in rows if row[1] is not None]
     return ScanPage(groups, len({row[0] for row in rows}), rows[-1][0] if rows else None)
 
@@ -118,9 +123,9 @@ def list_due_groups(runnable: ClaimFilter, *, using: str) -> list[ClaimGroup]:
     return [ClaimGroup(*row) for row in run_raw("list_due_groups", parameters, jit=False, using=using)]
 
 
-def list_parameters(listing: Listing, runnable: ClaimFilter) -> dict[str, Any]:
+def list_parameters(scan_range: ScanRange, runnable: ClaimFilter) -> dict[str, Any]:
     bounds = {"stores": STORES_PER_SCAN, "prefixes": PREFIXES_PER_STORE}
-    return {**bounds, **listing._asdict(), **runnable._asdict()}
+    return {**bounds, **scan_range._asdict(), **runnable._asdict()}
 
 
 class GroupScanner:
@@ -149,7 +154,7 @@ class GroupScanner:
             self._is_complete = False
             self._began_at, self._wrapped = self._after, self._after is None
         while not self._is_complete:
-            first = Listing(self._after, groups=self._per_prefix)
+            first = ScanRange(self._after, groups=self._per_prefix)
             page = list_groups(first, runnable, using=self._using)
             groups = page.groups
             if inside := self._inside(first, groups):
@@ -171,8 +176,8 @@ class GroupScanner:
         self._per_prefix = max(GROUPS_PER_PREFIX, GROUPS_PER_CLAIM // max(1, len(prefixes)) if of_all else 0)
         return Scan(list(due.values()), self._is_complete, time.monotonic() - began, crowded)
 
-    def _inside(self, first: Listing, groups: Sequence[ClaimGroup]) -> Listing | None:
-        """Return a listing of groups that the first left out, in the same stores; None if it left out none.
+    def _inside(self, first: ScanRange, groups: Sequence[ClaimGroup]) -> ScanRange | None:
+        """Return a range with groups that the first left out, in the same stores; None if it left out none.
 
         It begins after the first keys or at a random point, so that no group waits forever for those before it.
         """
@@ -181,7 +186,7 @@ class GroupScanner:
             # From the first key on, prefixes with a single group are found; from another, keys of prefixes left out.
             prefix, key = random.randrange(-(2**31), 2**31), random.choice((0, random.randrange(2**32)))  # noqa: S311 - no secret
             return first._replace(prefix=prefix, key=key)
-        last_keys = {group.prefix: group.number & (2**32 - 1) for group in groups}
+        last_keys = {group.prefix: group.key for group in groups}
         if full := [last_keys[prefix] for prefix, count in of_prefix.items() if count == first.groups]:
             return first._replace(key=random.choice((min(full) + 1, random.randrange(2**32))))  # noqa: S311 - no secret
         return None

@@ -12,7 +12,7 @@ from django.db import connections, transaction
 
 from salon_jobs.db.statements import run_raw
 from salon_jobs.jobs import registry
-from salon_jobs.worker.group_scanner import ClaimFilter, Listing, list_groups
+from salon_jobs.worker.group_scanner import ClaimFilter, ScanRange, list_groups
 from tests.settings import url_for
 from tests.support import change
 
@@ -45,7 +45,7 @@ def test_scan_reads_dead_rows_once(process_id: int) -> None:
         change("INSERT INTO salon_jobs_job (task) VALUES ('test-store')")
         read: list[int] = []
         with reading("salon_jobs_job_claim_group", read):
-            page = list_groups(Listing(None), ClaimFilter(tasks=registry.task_names()), using="default")
+            page = list_groups(ScanRange(None), ClaimFilter(tasks=registry.task_names()), using="default")
             assert len(page.groups) == 1
         assert dead < read[0] < 1.5 * dead
 

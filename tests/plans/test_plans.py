@@ -14,7 +14,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import END_DEFAULTS
 from salon_jobs.jobs.pruning import prune_old
 from salon_jobs.jobs.statistics import STORED_OUTCOMES
-from salon_jobs.worker.group_scanner import ClaimFilter, Listing, list_parameters
+from salon_jobs.worker.group_scanner import ClaimFilter, ScanRange, list_parameters
 from tests.plans.explain import Node, as_store, assert_no_full_scan, indexes, nodes, nodes_of, rows_read, scans
 from tests.support import change, in_state, new_store_id, seen, selected, store_id_sql
 
@@ -115,7 +115,7 @@ def test_claim_walks_index_of_due_jobs(crowded: int) -> None:
 
 def test_groups_are_listed_by_steps(crowded: int) -> None:
     """One step per store and claim group: 64 stores, of which each has one job in one group."""
-    plan = nodes("list_groups", list_parameters(Listing(None), ClaimFilter(tasks=registry.task_names())))
+    plan = nodes("list_groups", list_parameters(ScanRange(None), ClaimFilter(tasks=registry.task_names())))
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_claim_group"}
     assert "Sort" not in {node["Node Type"] for node in plan}
@@ -123,8 +123,10 @@ def test_groups_are_listed_by_steps(crowded: int) -> None:
     assert read <= 3 * 65
 
 
-@pytest.mark.parametrize("listing", [Listing(None), Listing(None, prefix=-(2**30), key=2**30)], ids=["first", "inside"])
-def test_listing_of_many_keys_is_bounded(crowded: int, listing: Listing) -> None:
+@pytest.mark.parametrize(
+    "scan_range", [ScanRange(None), ScanRange(None, prefix=-(2**30), key=2**30)], ids=["first", "inside"]
+)
+def test_listing_of_many_keys_is_bounded(crowded: int, scan_range: ScanRange) -> None:
     """Of 40 queues with 60 keys each, it reads 32 keys of 32 queues, and one more of each at most."""
     [(last,)] = seen("SELECT max(id) FROM salon_jobs_job")
     change(
@@ -132,7 +134,7 @@ def test_listing_of_many_keys_is_bounded(crowded: int, listing: Listing) -> None
         " SELECT 'test-system', 'q' || q, 'k' || k FROM generate_series(1, 40) AS q, generate_series(1, 60) AS k"
     )
     try:
-        plan = nodes("list_groups", list_parameters(listing, ClaimFilter(tasks=registry.task_names())))
+        plan = nodes("list_groups", list_parameters(scan_range, ClaimFilter(tasks=registry.task_names())))
     finally:
         change("DELETE FROM salon_jobs_job WHERE id > %s", last)
     assert_no_full_scan(plan)

@@ -28,8 +28,8 @@ from salon_jobs.worker.claim import Claim, Claimer
 from salon_jobs.worker.group_scanner import (
     STORES_PER_SCAN,
     ClaimFilter,
-    Listing,
     ScanPage,
+    ScanRange,
     list_due_groups,
     list_groups,
 )
@@ -409,7 +409,7 @@ def test_only_runnable_due_groups_are_listed(process_id: int, stores: list[UUID]
     add(2, second, run_at="2999-01-01T00:00:00Z", concurrency_key="later")
     for queues, paused in ((None, ["mail"]), (["default"], [])):
         runnable = ClaimFilter(["test-store", "test-system"], queues, paused, [str(third)])
-        everything = list_groups(Listing(None), runnable, using="default").groups
+        everything = list_groups(ScanRange(None), runnable, using="default").groups
         due = list_due_groups(runnable, using="default")
         assert due == [group for group in everything if group.due]
         assert {group.store for group in due} == {first, second, store_key().none}
@@ -677,9 +677,9 @@ def test_many_stores_list_few_keys(
     """How many keys a scan lists follows from all stores, and not from the few that the last page had left."""
     listed: list[int] = []
 
-    def counted(listing: Listing, *arguments: Any, **options: Any) -> ScanPage:
-        listed.append(listing.groups)
-        return list_groups(listing, *arguments, **options)
+    def counted(scan_range: ScanRange, *arguments: Any, **options: Any) -> ScanPage:
+        listed.append(scan_range.groups)
+        return list_groups(scan_range, *arguments, **options)
 
     monkeypatch.setattr(group_scanner, "list_groups", counted)
     task = declare(concurrency_key="{line}")

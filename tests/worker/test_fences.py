@@ -19,7 +19,7 @@ from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.models import Process
 from salon_jobs.worker.claim import claim_groups
-from salon_jobs.worker.group_scanner import ClaimFilter, Listing, list_groups
+from salon_jobs.worker.group_scanner import ClaimFilter, ScanRange, list_groups
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from salon_jobs.worker.quotas import plan
 from tests import tasks
@@ -120,7 +120,7 @@ def test_claim_does_not_wait_for_disk(process_id: int, *, room: int | None) -> N
     with connections["default"].cursor() as cursor:
         with transaction.atomic():
             if room is None:
-                page = list_groups(Listing(None), ClaimFilter(tasks=["test-system"]), using="default")
+                page = list_groups(ScanRange(None), ClaimFilter(tasks=["test-system"]), using="default")
                 shares = plan([group for group in page.groups if group.due], 1, {}, lambda _: ())
                 assert claim_groups(leases_of(process_id), shares, 1, {})
             else:
