@@ -11,7 +11,7 @@ from django.db import transaction
 
 from tests.e2e import tasks
 from tests.e2e.held import Held
-from tests.e2e.worker_process import KEEPS, QUICK, WorkerProcess
+from tests.e2e.worker_process import ENDS_IN_TIME, KEEPS, QUICK, WorkerProcess
 from tests.support import seen
 from tests.waiting import eventually
 
@@ -47,7 +47,7 @@ def test_killed_run_is_not_repeated(database: None, held: Held, *, whole: bool) 
 
 
 def test_run_that_outlasts_a_shutdown_fails(database: None, held: Held) -> None:
-    with WorkerProcess("--concurrency", "1", SHUTDOWN_GRACE=3, ready=True) as worker:
+    with WorkerProcess("--concurrency", "1", SHUTDOWN_GRACE=3, PATCHES=ENDS_IN_TIME, ready=True) as worker:
         held.begin(tasks.once)
         assert worker.end() == 0
         [failed] = worker.logged("job_failed")

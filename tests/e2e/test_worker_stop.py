@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e import tasks
 from tests.e2e.held import Held
-from tests.e2e.worker_process import WorkerProcess, end_worker_connections
+from tests.e2e.worker_process import ENDS_IN_TIME, RESCUED_IN_TIME, WorkerProcess, end_worker_connections
 from tests.support import row_of, seen
 from tests.waiting import eventually
 
@@ -54,7 +54,7 @@ def test_interrupt_releases_jobs_uncharged(stores: list[UUID], held: Held) -> No
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
         " AND query LIKE 'SELECT pg_sleep(60)%%'"
     )
-    with WorkerProcess("--concurrency", "4", SHUTDOWN_GRACE=3, ready=True) as worker:
+    with WorkerProcess("--concurrency", "4", SHUTDOWN_GRACE=3, PATCHES=ENDS_IN_TIME, ready=True) as worker:
         jobs = [tasks.sleep_in_query.enqueue(store_id=store).id for store in stores[:2]]
         jobs += [held.begin(task, store_id=stores[2]) for task in (tasks.wait_for_file, tasks.await_for_ever)]
         eventually(lambda: seen(sleeping), [(2,)])
@@ -106,7 +106,8 @@ def test_run_that_ignores_its_timeout_is_killed(stores: list[UUID]) -> None:
 )
 def test_second_signal_forces_the_end(stores: list[UUID], held: Held, task: Any, status: int) -> None:
     """It waits for no grace, and not for a lost connection either."""
-    with WorkerProcess(SHUTDOWN_GRACE=600, ready=True) as worker:
+    patches = {} if status else ENDS_IN_TIME
+    with WorkerProcess(SHUTDOWN_GRACE=600, PATCHES=patches, ready=True) as worker:
         job = held.begin(task, store_id=stores[0])
         worker.stop()
         worker.wait_for("process_stopping")
@@ -116,14 +117,27 @@ def test_second_signal_forces_the_end(stores: list[UUID], held: Held, task: Any,
     assert_given_back(job)
 
 
-@pytest.mark.parametrize("task", [tasks.stubborn, tasks.stubborn_holding_its_row, tasks.hold_gil])
-def test_grace_ends_a_stubborn_process(stores: list[UUID], held: Held, task: Any) -> None:
+@pytest.mark.parametrize(
+    ("task", "kill_early_s", "given_back"),
+    [
+        (tasks.stubborn, -120.0, {"event": "job_released", "reason": "shutdown"}),
+        (tasks.stubborn, 1.0, {"event": "job_rescued", "charged": False}),
+        (tasks.stubborn_holding_its_row, -1.0, {"event": "job_rescued", "charged": False}),
+        (tasks.hold_gil, 1.0, {"event": "job_rescued", "charged": False}),
+    ],
+    ids=["gives back", "killed before", "cannot write", "cannot run"],
+)
+def test_grace_ends_a_stubborn_process(
+    stores: list[UUID], held: Held, task: Any, kill_early_s: float, given_back: dict[str, Any]
+) -> None:
     """Its job is given back by itself, or by its supervisor if it does not get around to it."""
-    with WorkerProcess(SHUTDOWN_GRACE=3, ready=True) as worker:
+    patches = {**RESCUED_IN_TIME, "salon_jobs.worker.supervisor._KILL_EARLY_S": kill_early_s}
+    if kill_early_s > 0:  # so that it is the supervisor that comes first
+        patches |= {"salon_jobs.worker.worker._LEAVE_S": -120.0}
+    with WorkerProcess(SHUTDOWN_GRACE=3, PATCHES=patches, ready=True) as worker:
         job = held.begin(task, store_id=stores[0])
         assert worker.end() == 1
-        released = worker.logged("job_released", job_id=job, reason="shutdown")
-        assert released or worker.logged("job_rescued", job_id=job, charged=False), worker.output
+        assert worker.logged(**given_back, job_id=job), worker.output
         assert worker.logged("process_stopped", clean=False)
     assert_given_back(job)
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]

@@ -22,7 +22,7 @@ from salon_jobs.db.connections import holds_job_tables
 from tests.conftest import manage
 from tests.e2e import tasks
 from tests.e2e.held import Held
-from tests.e2e.worker_process import URL, WorkerProcess
+from tests.e2e.worker_process import ENDS_IN_TIME, URL, WorkerProcess
 from tests.interpreter import run_command
 from tests.servers.nats import NatsBroker
 from tests.settings import url_for
@@ -253,7 +253,7 @@ def test_frozen_worker_finishes_nothing(stores: list[UUID], pooled: str, held: H
 
 
 def test_query_is_cancelled_through_the_pooler(stores: list[UUID], pooled: str) -> None:
-    settings: dict[str, Any] = {"SHUTDOWN_GRACE": 4, "LISTEN": False, "POLL_INTERVAL": 0.2}
+    settings: dict[str, Any] = {"SHUTDOWN_GRACE": 4, "LISTEN": False, "POLL_INTERVAL": 0.2, "PATCHES": ENDS_IN_TIME}
     with WorkerProcess("--concurrency", "1", url=pooled, **settings, ready=True) as worker:
         handle = tasks.sleep_in_query.enqueue(store_id=stores[0])
         eventually(lambda: seen(f"{ACTIVITY} AND query LIKE 'SELECT pg_sleep%%'"))
