@@ -181,8 +181,8 @@ def outcome_of(run: JobRun, error: BaseException) -> Outcome:
     """
     break_cycles(error)
     met_read_only = asks_server(run, error) and _leads_to_read_only_server(run)
-    if len(run.runs) > 1:  # then each job of the chunk runs alone and fails by its own fault only
-        return Split(error, alone=isinstance(_ended_by(run, error, met_read_only=met_read_only), Errored))
+    if len(run.runs) > 1:  # by its own fault: then each job runs alone, and ends by its own fault only
+        return Split(error, alone=run.interrupted_by in (None, TimedOut) and not met_read_only)
     at_most_once = run.declaration.at_most_once
     match error:
         case LeaseLost():

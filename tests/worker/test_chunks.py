@@ -19,7 +19,7 @@ from salon_jobs.core.errors import NoCurrentJob
 from salon_jobs.core.outcomes import Split, Succeeded
 from salon_jobs.dashboard.processes import processes
 from salon_jobs.jobs.limits import load_limits
-from salon_jobs.jobs.options import Timeouts
+from salon_jobs.jobs.options import ErrorRules, Timeouts
 from salon_jobs.worker import chunk_claim as chunks_module
 from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.buffer import JobBuffer
@@ -133,6 +133,22 @@ def test_snooze_discard_and_retry_in_chunk(work: Work, error: BaseException, end
     add(work.stores[0], 0, 1, 2)
     run_all(work)
     assert (written(), rows()) == (["0", "2"], [ended])
+
+
+def test_discarded_error_splits_chunk(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together the jobs would meet it again and again."""
+    monkeypatch.setattr(tasks.in_chunks, "errors", ErrorRules(discard_on=(ValueError,)))
+    calls = Calls(work, 1)
+
+    def handler(**call: Any) -> None:
+        if len(calls.calls) < 10:  # or it would never end
+            calls(**call)
+
+    work.hooks.store = handler
+    add(work.stores[0], 0, 1, 2)
+    run_all(work)
+    assert calls.calls == [[0, 1, 2], [0], [1], [2]]
+    assert (written(), rows()) == (["0", "2"], [("cancelled", 1, None)])
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["deleted", "RETAIN_SUCCEEDED"])
