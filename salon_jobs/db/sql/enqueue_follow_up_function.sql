@@ -4,7 +4,7 @@
 -- with it every other one that ends a job with a follow-up. The workers' maintenance calls it again.
 -- Any role that ends the last job may add it, as its store: access was checked when the follow-up was added. This
 -- transaction's commit notifies workers, since the client does not know of the job. enable_seqscan: as in
--- salon_jobs_follow_up.
+-- salon_jobs_enqueue.
 -- Locks: the follow-up's row; waiting rows of its job's key; each for 50 ms at most. SECURITY DEFINER, since nobody
 -- else may delete follow-ups.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_enqueue_follow_up(follow_up_id bigint) RETURNS boolean
