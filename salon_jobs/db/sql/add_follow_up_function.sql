@@ -1,7 +1,7 @@
 -- Define salon_jobs_add_follow_up (version 1), which has one job enqueued when these jobs have ended
 -- (enqueue_follow_up_function.sql); returns how many it waits for. With 0 it adds nothing: the caller enqueues the job
--- itself. Call it in the transaction that enqueued the jobs. The follow-up waits for queued jobs that have no follow-up yet,
--- even if they were queued under their key before, but not for a running one that kept the key (unsafe_dedupe).
+-- itself. Call it in the transaction that enqueued the jobs. The follow-up waits for queued jobs that have no follow-up
+-- yet, even if they were queued under their key before, but not for a running one that kept the key (unsafe_dedupe).
 -- SECURITY DEFINER, since nobody else may write follow-ups or make jobs belong to one. So it checks access itself: the
 -- follow-up's store, and those of the jobs, must be the caller's current one or none, except for a role that may insert
 -- any job itself.
