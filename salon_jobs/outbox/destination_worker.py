@@ -271,6 +271,7 @@ class DestinationWorker:
         skipped: list[tuple[OutgoingMessage, str]] = []
         unsent: list[OutgoingMessage] = []
         failures: list[Failure] = []
+        failed: set[str] = set()
         outage: PublishFailure | None = None
         for message, answer in zip(batch, answers, strict=True):
             if answer is None:
@@ -279,12 +280,13 @@ class DestinationWorker:
             match answer.verdict:
                 case Verdict.SKIPPED:
                     skipped.append((message, str(answer)))
-                case Verdict.RETRY | Verdict.REFUSED | Verdict.UNRESOLVABLE:
+                case Verdict.RETRY | Verdict.REFUSED | Verdict.UNRESOLVABLE if message.aggregate_id not in failed:
                     failures.append(Failure.of(message, answer))
+                    failed |= {message.aggregate_id} - {""}
                 case Verdict.OUTAGE | Verdict.MISSING:  # these concern the destination, not the message
                     unsent.append(message)
                     outage = outage or answer
-                case Verdict.NOT_SENT:
+                case _:  # not sent; or an earlier one of its aggregate failed, and one row cannot name both
                     unsent.append(message)
         charged = [failure for failure in failures if failure.tries]
         for failure in charged:

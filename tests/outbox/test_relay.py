@@ -192,6 +192,27 @@ def test_answers_so_far_are_fewer_than_messages(known: int, monkeypatch: pytest.
     assert arrived() == [("a", number) for number in range(4)]
 
 
+def test_publisher_that_refuses_a_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of somebody else's may answer so for messages of one aggregate, too: only the first of them has failed."""
+    publish, refused = MemoryPublisher.publish, Event()
+
+    def refuse_once(self: MemoryPublisher, messages: Any, **how: Any) -> Any:
+        if refused.is_set():
+            return publish(self, messages, **how)
+        refused.set()
+        return [PublishFailure(Verdict.RETRY, "TEST.NO")] * len(messages)
+
+    monkeypatch.setattr(MemoryPublisher, "publish", refuse_once)
+    with transaction.atomic():
+        emit_many(draft(aggregate, number) for number in range(3) for aggregate in ("a", "b", ""))
+    with relaying():
+        eventually(statuses, {"published": 9})
+    arrived_in = numbers_by_aggregate()
+    assert (arrived_in["a"], arrived_in["b"]) == ([0, 1, 2], [0, 1, 2])
+    tries = "SELECT aggregate_id, array_agg(retry_count ORDER BY id) FROM salon_jobs_message GROUP BY 1 ORDER BY 1"
+    assert seen(tries) == [("", [1, 1, 1]), ("a", [1, 0, 0]), ("b", [1, 0, 0])]
+
+
 def test_message_of_no_aggregate_is_retried_alone() -> None:
     refused = iter([True, True])
 
