@@ -22,6 +22,7 @@ from salon_jobs.core.tracing import Sent, current_headers, is_traced, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of, translated_errors
 from salon_jobs.db.notify import WakeUps
+from salon_jobs.tenancy.active import current_store_id, innermost
 
 CHANNEL: Final = "salon_jobs_message"
 # Payload of the notification that an operator changed state that relays keep in memory.
@@ -67,8 +68,8 @@ def emit(
     anything that JSON can represent (including UUIDs, dates, decimals and dataclasses, as msgspec converts them).
     ``using`` is the alias of the messages, by default that of the settings.
 
-    Raises MessageInvalid (names the field and the remedy), EmitRefused (no transaction), ConfigurationError,
-    SchemaMissing. Role: web, worker.
+    Raises MessageInvalid (names the field and the remedy), EmitRefused (no transaction, or the current store is that of
+    another connection), ConfigurationError, SchemaMissing. Role: web, worker.
     """
     draft = Draft(
         aggregate_type=aggregate_type, aggregate_id=aggregate_id, event=event, payload=payload, headers=headers or {}
@@ -102,6 +103,14 @@ def emit_many(drafts: Iterable[Draft], *, using: str | None = None) -> list[UUID
             "emit() writes the message in the transaction that it belongs to, and none is open on "
             f"{alias!r}: put both into transaction.atomic(using={alias!r})"
         )
+    if (store := current_store_id()) is not None:
+        context = innermost(connections[alias])
+        if context is None or context.store != store:
+            raise EmitRefused(
+                f"the current store, {store}, is not set on this thread's connection of {alias!r}, so the message would"
+                f" belong to none or to another: emit it in tenant_context(…, using={alias!r}), in another thread in a"
+                " function of carry_store"
+            )
     producer = conf.outbox.require_producer()
     ids: list[UUID] = []
     remaining = iter(drafts)

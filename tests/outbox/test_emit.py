@@ -80,6 +80,19 @@ def test_transaction_is_needed_on_the_connection_of_using() -> None:
     assert Message.objects.get().message_id == message_id
 
 
+def test_store_is_that_of_the_messages_connection(stores: list[UUID]) -> None:
+    """Where the current store is set on another, the message would belong to none, or to another store."""
+    first, second, _ = stores
+    of_none = pytest.raises(EmitRefused, match=rf"store, {first}, is not set .*tenant_context\(…, using='default'\)")
+    with tenant_context(first, using="web"), transaction.atomic(), of_none:
+        emit(ORDERS, event="e", payload={})
+    with tenant_context(first), tenant_context(second, using="web", switch=True):
+        with pytest.raises(EmitRefused, match=f"store, {second}, is not set"):
+            emit(ORDERS, event="e", payload={})
+        emit(ORDERS, event="e", payload={}, using="web")
+    assert seen("SELECT store_id FROM salon_jobs_message") == [(second,)]
+
+
 TABLE = "ALTER TABLE salon_jobs_message"
 NOT_ALLOWED, NO_TABLE = "permission denied.*; emit as the web or the worker role$", "; run: python manage.py migrate$"
 
