@@ -9,8 +9,9 @@ from uuid import UUID
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.db.models.signals import pre_save
 
-from salon_jobs.core.records import StoreId
+from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.core.rights import READ, Access
 from salon_jobs.models.fields import InstantField, StoreIdField
 from salon_jobs.models.row import Row
@@ -78,6 +79,18 @@ class FlowMember(Row):
 
     def __str__(self) -> str:
         return f"{self.task} #{self.pk}"
+
+
+def cancel_loaded_member(instance: FlowMember, *, raw: bool, **_: object) -> None:
+    """End a member that ``loaddata`` brings as its job is ended there: otherwise its flow would hold its key for ever.
+
+    Receiver of ``pre_save``.
+    """
+    if raw:
+        instance.outcome, instance.move = instance.outcome or JobState.CANCELLED.value, None
+
+
+pre_save.connect(cancel_loaded_member, sender=FlowMember)
 
 
 class FlowEdge(Row):

@@ -345,3 +345,15 @@ class InboxMessage(Row):
 
     def __str__(self) -> str:
         return gettext("%(message)s for %(consumer)s") % {"message": self.message_id, "consumer": self.consumer}
+
+
+def keep_loaded_rejected(instance: InboxMessage, *, raw: bool, **_: object) -> None:
+    """Leave a message rejected that ``loaddata`` brings with a request to retry it, which was made elsewhere.
+
+    Receiver of ``pre_save``.
+    """
+    if raw and instance.status == InboxMessage.Status.RETRY.value:
+        instance.status = InboxMessage.Status.REJECTED.value
+
+
+pre_save.connect(keep_loaded_rejected, sender=InboxMessage)

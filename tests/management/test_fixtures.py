@@ -16,11 +16,13 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import connections, transaction
 
-from salon_jobs import emit, tenant_context
+from salon_jobs import emit, flow, tenant_context
 from salon_jobs.access.strict import refuse_without_store
+from salon_jobs.control import retry_jobs
 from tests import tasks
 from tests.docs.markdown import blocks, read
 from tests.interpreter import manage, succeed
+from tests.management.operator import insert
 from tests.outbox.scene import ORDERS
 from tests.settings import url_for
 from tests.support import change, moved_to, new_store_id, row, seen
@@ -74,6 +76,28 @@ def test_loaded_messages_are_skipped(carry: Callable[[], None]) -> None:
     assert seen(states) == [("0", "published", ""), ("1", "skipped", "loaded from a fixture")]
 
 
+def test_loaded_flow_has_ended(carry: Callable[[], None]) -> None:
+    """Its members are cancelled with their jobs: it holds no key, and what is retried waits as before."""
+    with flow("import", key="night") as loaded:
+        first = loaded.add(tasks.system.call())
+        second = loaded.add(tasks.system.call(), after=first)
+    carry()
+    assert seen("SELECT outcome, count(*) FROM salon_jobs_flow_member GROUP BY 1") == [("cancelled", 2)]
+    with flow("import", key="night") as newer:
+        newer.add(tasks.system.call())
+    assert newer.is_new
+    assert all(result.changed for result in retry_jobs([first.id, second.id], using="operator"))
+    assert seen("SELECT outcome, count(*) FROM salon_jobs_flow_member GROUP BY 1") == [(None, 3)]
+    assert seen("SELECT job_id, after_id FROM salon_jobs_flow_edge") == [(second.id, first.id)]
+
+
+def test_loaded_request_to_retry_is_dropped(carry: Callable[[], None]) -> None:
+    """A message that waited for its consumer would become a job here, too."""
+    insert("inbox", consumer="orders", message_id="1", status="retry", code="INBOX.UNKNOWN_EVENT", reason="no")
+    carry()
+    assert seen("SELECT status, code, reason FROM salon_jobs_inbox") == [("rejected", "INBOX.UNKNOWN_EVENT", "no")]
+
+
 def test_result_of_none_can_be_loaded(carry: Callable[[], None]) -> None:
     change(
         "INSERT INTO salon_jobs_job_result VALUES (5, NULL, NULL, 'ping', 'default', 0, '{}', 'null',"
@@ -83,8 +107,8 @@ def test_result_of_none_can_be_loaded(carry: Callable[[], None]) -> None:
     assert seen("SELECT job_id, value::text FROM salon_jobs_job_result") == [(5, "null")]
 
 
-# What a job and a message get where they are loaded.
-CHANGED = {"state", "reason", "finished_at", "status", "last_error", "ended_at"}
+# What jobs, members of flows and messages get where they are loaded.
+CHANGED = {"state", "reason", "finished_at", "status", "last_error", "ended_at", "outcome", "move"}
 HIDES = r"row-level security hides rows of \"?customer\"? from {}: .*--database.*tenant_context.*--exclude"
 
 
