@@ -11,9 +11,10 @@ from typing import ClassVar, Final
 
 from salon_jobs.core import destinations
 from salon_jobs.core.destinations import Destination
+from salon_jobs.core.records import INBOX_KEPT
 
 # How long the inbox remembers a message: twice the 14 days for which SQS may redeliver one.
-REMEMBERED: Final = timedelta(days=30)
+REMEMBERED: Final = INBOX_KEPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

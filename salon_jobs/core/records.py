@@ -12,6 +12,8 @@ from uuid import UUID
 StoreId: TypeAlias = Any
 # The values that a caller may give for it.
 GivenStore: TypeAlias = UUID | int | str
+# How long the inbox remembers a message: brokers/source.py says why.
+INBOX_KEPT: Final = timedelta(days=30)
 
 
 class JobState(StrEnum):

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from django.db import Error, connections
 
 from salon_jobs.brokers.registry import make_source
-from salon_jobs.brokers.source import REMEMBERED, Delivery, Source
+from salon_jobs.brokers.source import Delivery, Source
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import ConsumerSettings
 from salon_jobs.core import events, metrics
@@ -26,7 +26,7 @@ from salon_jobs.db.pools import refuse_small_pool
 from salon_jobs.db.statements import is_of_driver
 from salon_jobs.db.upkeep import tidy_connections
 from salon_jobs.inbox.processor import BatchResult, Processor
-from salon_jobs.inbox.queries import PRUNE_BATCH, count_rejected, has_messages, prune_inbox
+from salon_jobs.inbox.queries import count_rejected, has_messages
 from salon_jobs.process.loop import Loop
 
 T = TypeVar("T")
@@ -209,13 +209,12 @@ def _fields(error: Exception) -> dict[str, Any]:
 
 
 _CHECK_EVERY_S: Final = 0.2
-_PRUNE_EVERY_S: Final = 60.0
-# Heartbeat, pruning, and two concurrent health checks.
-_THREADS: Final = 4
+# Heartbeat, and two concurrent health checks.
+_THREADS: Final = 3
 
 
 class Consumers(Loop):
-    """Loop of ``consume_queue``: runs each consumer on its own thread, and prunes the inbox.
+    """Loop of ``consume_queue``: runs each consumer on its own thread.
 
     It ends when all have ended, as in a burst. ``run`` raises the first error of a burst.
     """
@@ -231,7 +230,6 @@ class Consumers(Loop):
             Consumer(name, settings, make_source(settings.source, consumer=name), using=using, burst=burst)
             for name, settings in chosen.items()
         ]
-        self._prune_at = float("-inf")
 
     def run(self) -> bool:
         for consumer in self._consumers:
@@ -239,13 +237,9 @@ class Consumers(Loop):
         return super().run()
 
     def poll(self) -> float:
-        """End with the consumers; prune when due."""
+        """End with the consumers."""
         if any(consumer.error for consumer in self._consumers) or not any(each.is_alive for each in self._consumers):
             self.stopping.set()
-        elif time.monotonic() >= self._prune_at:
-            if deleted := prune_inbox(REMEMBERED, using=self.using):
-                log_event(logging.INFO, events.PRUNED, inbox=deleted)
-            self._prune_at = time.monotonic() + (0.0 if deleted == PRUNE_BATCH else _PRUNE_EVERY_S)
         return _CHECK_EVERY_S
 
     def finish(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,8 +26,6 @@ from salon_jobs.jobs.payload import STORE_ARGUMENT, PayloadType
 from salon_jobs.models import InboxMessage
 
 Status: Final = InboxMessage.Status
-# As in prune_inbox.
-PRUNE_BATCH: Final = 1000
 _LONGEST_RAW: Final = 2_000_000
 _LONGEST_REASON: Final = 4_000
 
@@ -114,16 +112,6 @@ def retry_messages(ids: Sequence[int], *, using: str) -> list[ActionResult[int]]
 def dismiss_messages(ids: Sequence[int], *, using: str) -> list[ActionResult[int]]:
     """Dismiss messages that are rejected or wait for a retry; their IDs stay unique. See ``retry_messages``."""
     return _decide(ids, (Status.REJECTED, Status.RETRY), Status.DISMISSED, using, ended_at=Now())
-
-
-def prune_inbox(age: timedelta, *, using: str) -> int:
-    """Delete one batch of finished messages that arrived longer than ``age`` ago; return how many.
-
-    Fewer than ``PRUNE_BATCH`` means there are no more. Rejected messages stay, and one of each consumer. Role: worker,
-    operator.
-    """
-    [(deleted,)] = statements.rows("prune_inbox", {"age": age}, using=using)
-    return int(deleted)
 
 
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])

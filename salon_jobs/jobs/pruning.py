@@ -15,7 +15,7 @@ from django.db import connections
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import INBOX_KEPT, JobState
 from salon_jobs.db import statements
 
 # Deletes one batch; returns the number of rows by kind, and whether there may be more.
@@ -75,6 +75,8 @@ class Pruner:
             # Progress of runs whose process died; a run that continues reports it again.
             partial(self._turn, "progress", prune_old("progress"), _PROGRESS_KEPT),
             partial(self._turn, "ticks", statements.load("prune_ticks"), _TICKS_KEPT),
+            # By workers, since a relay to ``rn::jobs`` writes it too, and needs no consumer.
+            partial(self._turn, "inbox", statements.load("prune_inbox"), INBOX_KEPT),
             *(partial(self._turn, kind, prune_old(kind), _STATISTICS_KEPT) for kind in ("statistics", "depths")),
             partial(self._orphans_turn, "steps", timedelta(0)),
         ]

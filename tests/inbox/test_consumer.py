@@ -215,16 +215,6 @@ def test_burst_ends_with_the_first_error() -> None:
     assert isinstance(loop.error, NotReady)
 
 
-def test_consumers_prune_the_inbox() -> None:
-    """But for one message of each, which says that it was there."""
-    change(
-        "INSERT INTO salon_jobs_inbox (consumer, message_id, status, received_at)"
-        " SELECT 'gone', n::text, 'enqueued', now() - interval '31 days' FROM generate_series(1, 2500) n"
-    )
-    with running(Consumers(using="default")):
-        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_inbox"), [(1,)])
-
-
 @pytest.mark.parametrize("store", ["envelope", 1, "north-1", uuid4()])
 def test_consumer_of_one_store(declare: Declare, store: object) -> None:
     declare(orders={**ORDERS, "STORE": store})

@@ -23,6 +23,7 @@ from salon_jobs.core.errors import PayloadInvalid
 from salon_jobs.inbox import queries as inbox
 from salon_jobs.inbox.processor import BatchResult, Processor
 from salon_jobs.inbox.queries import take_store
+from salon_jobs.jobs.pruning import Pruner
 from tests.inbox.memory_source import again, message
 from tests.settings import url_for
 from tests.support import change, elsewhere, new_store_id, seen
@@ -389,14 +390,15 @@ def test_retry_of_a_refused_replay() -> None:
 
 
 def test_pruning_spares_what_waits() -> None:
+    """By workers: what a relay turns into jobs is in the inbox too, and needs no consumer."""
     change(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, status, received_at) SELECT 'orders', status || n, status,"
         " now() - make_interval(days => n) FROM generate_series(29, 31) n,"
         " unnest(ARRAY['enqueued', 'rejected', 'retry', 'dismissed']) status"
     )
-    assert inbox.prune_inbox(timedelta(days=30), using="default") == 4  # of 30 and 31 days
+    assert Pruner(using="default").run_once().deleted == {"inbox": 4}  # of 30 and 31 days
     change("UPDATE salon_jobs_inbox SET consumer = 'gone', status = 'enqueued' WHERE status = 'retry'")
-    assert inbox.prune_inbox(timedelta(days=30), using="default") == 1  # one stays, which says that it was there
+    assert Pruner(using="default").run_once().deleted == {"inbox": 1}  # one stays, which says that it was there
     assert inbox.has_messages("gone", using="default")
     kept = {row[0] for row in inbox_rows()}
     assert {"enqueued31", "dismissed31"}.isdisjoint(kept)
