@@ -109,29 +109,24 @@ def _write(running: JobRun, outcome: Outcome) -> JobState | None:
     match outcome:
         case Snoozed(delay=delay):
             ended = leases.requeue([(job.id, job.lease)], delay=delay).get(job.id)
-            if ended is not None:
-                log_end(logging.INFO, events.JOB_SNOOZED, running, delay_s=delay.total_seconds())
-            return None if ended is None else ended.state
+            return _log_requeued(running, ended, logging.INFO, events.JOB_SNOOZED, delay_s=delay.total_seconds())
         case Released(begun=begun):
             wait = delay_of_release(running)
             ended = leases.requeue([(job.id, job.lease)], delay=wait, unbegun=not begun).get(job.id)
-            if ended is not None:
-                log_end(logging.WARNING, events.JOB_RELEASED, running)
-            return None if ended is None else ended.state
+            return _log_requeued(running, ended, logging.WARNING, events.JOB_RELEASED)
         case Left(error=error):
             wait = _delay_of_left(job)
             ended = leases.requeue([(job.id, job.lease)], delay=wait, unbegun=True).get(job.id)
-            if ended is not None:
-                log_end(
-                    logging.WARNING,
-                    events.JOB_RELEASED,
-                    running,
-                    reason="payload unknown",
-                    code=error.code,
-                    error=str(error)[:LONGEST_LOGGED],
-                    delay_s=round(wait.total_seconds(), 3),
-                )
-            return None if ended is None else ended.state
+            return _log_requeued(
+                running,
+                ended,
+                logging.WARNING,
+                events.JOB_RELEASED,
+                reason="payload unknown",
+                code=error.code,
+                error=str(error)[:LONGEST_LOGGED],
+                delay_s=round(wait.total_seconds(), 3),
+            )
         case Cancelled(kind=kind, detail=detail):
             reason = kind if kind == detail else f"{kind}: {detail}"
             if not leases.cancel_run(job, reason, ran_s=running.ran_s):
@@ -224,12 +219,19 @@ def _split(running: JobRun, outcome: Split) -> bool:
         if end is None:
             log_end(logging.WARNING, events.JOB_LEASE_LOST, run)
             continue
-        if end.state is JobState.CANCELLED:
-            log_end(logging.INFO, events.JOB_CANCELLED, run, reason=end.reason)
-        else:
-            log_end(logging.INFO, events.JOB_RELEASED, run, reason="chunk split")
-        announce(run, end.state)
+        announce(run, _log_requeued(run, end, logging.INFO, events.JOB_RELEASED, reason="chunk split"))
     return True
+
+
+def _log_requeued(running: JobRun, ended: Ended | None, level: int, event: str, **fields: Any) -> JobState | None:
+    """Log that the job is queued again, or cancelled instead; return its state now, or None if it is not ours."""
+    if ended is None:
+        return None
+    if ended.state is JobState.CANCELLED:
+        log_end(_severity(ended), events.JOB_CANCELLED, running, reason=ended.reason)
+    else:
+        log_end(level, event, running, **fields)
+    return ended.state
 
 
 def refused(running: JobRun, error: Exception) -> Errored:
@@ -311,8 +313,12 @@ def report_given_back(jobs: Sequence[Ended], reason: str, *, level: int = loggin
     for job in jobs:
         if job.state is JobState.CANCELLED:
             ended_runs.count_untimed(events.JOB_CANCELLED, job.task, job.queue)
-            severity = logging.INFO if job.reason == CANCELLED else logging.WARNING
-            log_event(severity, events.JOB_CANCELLED, **_unstarted(job, job.reason))
+            log_event(_severity(job), events.JOB_CANCELLED, **_unstarted(job, job.reason))
+
+
+def _severity(cancelled: Ended) -> int:
+    """Return the level of the record about a job that was cancelled on request, or superseded."""
+    return logging.INFO if cancelled.reason == CANCELLED else logging.WARNING
 
 
 def _unstarted(job: Ended, reason: str) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections
 
-from salon_jobs.core.errors import OutcomeUnknown
-from salon_jobs.core.outcomes import Errored, Outcome, Released, Split, Succeeded, Unknown
+from salon_jobs.control import cancel_jobs
+from salon_jobs.core.errors import OutcomeUnknown, PayloadUnknown
+from salon_jobs.core.outcomes import Errored, Left, Outcome, Released, Snoozed, Split, Succeeded, Unknown
 from salon_jobs.jobs import leases, statistics
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.run import JobRun
@@ -21,7 +22,7 @@ from salon_jobs.worker import ends
 from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
 from tests import tasks
-from tests.support import change, chunk_of, connected, running_job
+from tests.support import change, chunk_of, connected, running_job, seen
 from tests.waiting import eventually
 from tests.worker.work import Work
 
@@ -98,6 +99,32 @@ def test_outcome_unknown_after_promotion(
     counts.flush(using="default")
     [totals] = statistics.totals(timedelta(hours=1), using="operator")
     assert (totals.runs, any(totals.outcomes.values())) == (0, False), "the table has no column for it"
+
+
+@pytest.mark.parametrize(
+    "outcome", [Snoozed(timedelta(0)), Released(), Left(PayloadUnknown("no")), Split(OSError(), alone=False)]
+)
+@pytest.mark.parametrize(("reason", "level"), [("superseded", "WARNING"), ("cancelled", "INFO")])
+def test_log_of_run_that_is_not_queued_again(
+    work: Work, outcome: Outcome, reason: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job is cancelled instead, and logged and counted so."""
+    counts = TaskStatistics()
+    monkeypatch.setattr(ends, "ended_runs", counts)
+    keyed = tasks.in_chunks.using(job_key="sale")
+    job = work.claim_one(None, keyed, number=1)
+    running = chunk_of([job], work.process_id)
+    if reason == "superseded":
+        work.add(None, keyed, number=2)
+    else:
+        cancel_jobs([job.id], using="operator")
+    settle(running, outcome)
+    assert seen("SELECT state, reason FROM salon_jobs_job WHERE id = %s", job.id) == [("cancelled", reason)]
+    assert work.events == ["job_cancelled"]
+    [record] = [record for record in work.log.records if record.message.startswith("job_cancelled")]
+    assert (record.levelname, work.fields("job_cancelled")[0]["reason"]) == (level, reason)
+    [counted] = counts.take_report()
+    assert {name: counted[name] for name in OUTCOMES if counted[name]} == {"cancelled": 1}
 
 
 def test_worker_reads_timeline(work: Work, readings: Readings) -> None:
