@@ -17,7 +17,6 @@ from salon_jobs.core import events, metrics
 from salon_jobs.core.errors import NotRepeated, ProcessDied, SalonJobsError, TimedOut, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
-from salon_jobs.core.outcomes import Errored
 from salon_jobs.core.records import JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.core.units import in_seconds, with_noun
@@ -202,7 +201,7 @@ def _fail_overdue(run: InFlightRun, leases: Leases) -> None:
         took_s = run.kill_at - run.began
         killed = TimedOut(f"timed out, went on for {in_seconds(took_s)} and was killed with its process")
         try:
-            settle(running, Errored(killed))
+            settle(running, task.errors.outcome(killed))
         except OperationalError as error:  # rescued like the others
             if not is_lock_conflict(error):
                 raise

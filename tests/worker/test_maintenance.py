@@ -17,10 +17,11 @@ from django.conf import settings
 from django.db import DatabaseError, OperationalError, connection
 from django.test import override_settings
 
-from salon_jobs.core.errors import NotReady
+from salon_jobs.core.errors import NotReady, TimedOut
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.options import ErrorRules
 from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.jobs.waiting import QueueFront, look_at_queue
 from salon_jobs.process.heartbeat import application_name
@@ -268,6 +269,29 @@ def test_run_for_which_child_was_killed(work: Work, max_attempts: int) -> None:
     assert jobs[1] == (other.id, "queued", 0, 0, False), "a lease of before is another run's"
     assert seen("SELECT job_id, attempt FROM salon_jobs_job_error") == [(culprit, 1)]
     assert len(work.fields("job_failed" if max_attempts == 1 else "job_retried")) == 1
+
+
+@pytest.mark.parametrize(
+    ("rules", "ended"),
+    [
+        ({"fail_on": (TimedOut,)}, ("failed", "JOB.TIMED_OUT")),
+        ({"retry_on": (OSError,)}, ("failed", "JOB.TIMED_OUT")),
+        ({"retry_on": (TimedOut,)}, ("queued", "")),
+        (
+            {"discard_on": (TimedOut,)},
+            ("cancelled", "discarded: TimedOut: timed out, went on for 1.5 s and was killed with its process"),
+        ),
+    ],
+)
+def test_error_rules_of_run_for_which_child_was_killed(
+    work: Work, monkeypatch: pytest.MonkeyPatch, rules: dict[str, Any], ended: tuple[str, str]
+) -> None:
+    """The task's rules apply to this timeout as to one that the handler has met."""
+    monkeypatch.setattr(tasks.in_store, "errors", ErrorRules(**rules))
+    job = work.claim_one()
+    overdue = [InFlightRun(0, job.id, job.lease, 100.0, 101.5)]
+    rescue_process(work.process_id, None, charged=[], overdue=overdue, using="default")
+    assert seen("SELECT state, reason FROM salon_jobs_job") == [ended]
 
 
 def test_worker_without_heartbeat_claims_nothing(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
