@@ -16,6 +16,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import ClaimFailed, Leases
 from salon_jobs.jobs.limits import Limits, count_by_scope, load_limits
 from salon_jobs.process.loop import Outage
+from salon_jobs.worker.executor import why_expired
 from salon_jobs.worker.group_scanner import ClaimFilter, ClaimGroup, ScanSchedule, group_of
 from salon_jobs.worker.quotas import Quota, choose, has_more, plan
 
@@ -179,7 +180,7 @@ class Claimer:
             jobs = claim_groups(self._leases, quotas, room, self._scans.low_water) if quotas else []
             if tokens:
                 scopes = {quota.group.id: quota.group.scopes for quota in quotas}
-                started = Counter(scope for job in jobs if not job.expired for scope in scopes[group_of(job)])
+                started = Counter(scope for job in jobs if not _has_expired(job) for scope in scopes[group_of(job)])
                 for scope in sorted(tokens.keys() & started.keys()):
                     spent = {"scope": scope, "spent_s": started[scope] / (self._limits[scope].rate or 1)}
                     run_raw("spend_tokens", spent, using=self._leases.using)
@@ -218,6 +219,11 @@ class Claimer:
                 tokens = {name: left for scope in scopes for name, left in self._read_tokens([scope]).items()}
             self._refusals.lost(error, scope=scopes[0])
             return tokens
+
+
+def _has_expired(job: ClaimedJob) -> bool:
+    """Return whether a claimed job will end without a run, since it waited too long."""
+    return why_expired(registry.get_declaration(job.task), job, time.monotonic() - job.due_at) is not None
 
 
 # Where to continue reading each claim group: instant (microseconds since 1970) and id of the job last claimed from it.

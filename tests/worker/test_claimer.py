@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -731,6 +732,14 @@ def test_expired_jobs_cost_no_rate(claimer: Claimer, stores: list[UUID]) -> None
     limit(task="test-store", rate=5)
     assert [job.expired for job in claimer.claim(5).jobs] == [True] * 4 + [False]
     assert [job.expired for job in claimer.claim(5).jobs] == [False] * 3
+
+
+def test_jobs_past_wait_timeout_cost_no_rate(declare: Declare, claimer: Claimer, stores: list[UUID]) -> None:
+    add_calls(declare(rate="5/h", burst=5, wait_timeout=timedelta(minutes=1)), stores[:1], count=8)
+    change(
+        "UPDATE salon_jobs_job SET run_at = now() - interval '1 h' WHERE id <= (SELECT min(id) + 3 FROM salon_jobs_job)"
+    )
+    assert [len(claimer.claim(5).jobs) for _ in range(2)] == [5, 3]
 
 
 def test_no_limits(declare: Declare) -> None:
