@@ -276,14 +276,17 @@ class Leases:
         """Requeue (id, lease) pairs as ``requeue`` does, but none that is held up or has begun its only run."""
         return self._end_free("requeue", dict(jobs))
 
-    def rescue(self, message: str, *, charged: Collection[int] | None = None, again: bool = False) -> list[Ended]:
+    def rescue(
+        self, message: str, *, charged: Collection[int] | None = None, ran: Collection[int] = (), again: bool = False
+    ) -> list[Ended]:
         """Requeue the jobs of a process whose row is deleted, except those that are held up.
 
         ``charged`` are the ids that count a rescue and get an error with ``message``; None charges all, if it is
         unknown which had started, unless there is only one. A job fails of as many deaths as its task or the setting
-        says; of those for which others may be to blame, not before the fifth. ``again``: an earlier rescue found these
-        held up, so first ask which still are. A job is tried again if another takes its key in the meantime; a job that
-        the database rejects is logged and left.
+        says; of those for which others may be to blame, not before the fifth. ``ran`` are further ids of jobs that had
+        started, so that their wait begins anew. ``again``: an earlier rescue found these held up, so first ask which
+        still are. A job is tried again if another takes its key in the meantime; a job that the database rejects is
+        logged and left.
         """
         leases = dict(self.other_leases(()))
         if again:
@@ -299,6 +302,7 @@ class Leases:
             reason="process_died",
             alike="process died",
             charged=None if charged is None else list(charged),
+            ran=list(ran),
             chunked=[task.name for task in registry.tasks() if task.chunk is not None],
             once=[task.name for task in registry.tasks() if task.at_most_once],
             deaths=conf.max_deaths,
@@ -458,6 +462,7 @@ END_DEFAULTS: Final[dict[str, Any]] = {
     "once": [],
     "limited": [],
     "chunked": [],
+    "ran": [],
     **dict.fromkeys(("reason", "error_class", "code", "message", "traceback", "alike", "log"), ""),
 }
 

@@ -449,6 +449,7 @@ class ChildSupervisor(Loop):
                 using=self.using,
                 end=describe_end(status),
                 charged=charged,
+                ran=[run.job_id for run in runs],
                 overdue=overdue,
                 died=not gave_back and self._life is not Life.BLAMELESS,
             )

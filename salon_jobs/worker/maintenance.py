@@ -113,6 +113,7 @@ def rescue_process(
     using: str,
     end: str = "stopped sending heartbeats",
     charged: Collection[int] | None = None,
+    ran: Collection[int] = (),
     overdue: Iterable[InFlightRun] = (),
     died: bool = True,
 ) -> RescueCounts:
@@ -121,8 +122,8 @@ def rescue_process(
     The order matters: the deletion waits for a claim in flight, which holds KEY SHARE on the row, and a later claim
     finds no row. If the process sends a heartbeat in the meantime, it keeps its row and nothing happens. ``silence`` is
     None for a process that is known to be dead; ``end`` describes how it ended, ``charged`` lists the jobs that had
-    started (None: unknown), and the ``overdue`` runs, for which it was killed, count as failed attempts. One that we
-    have ended on purpose has not ``died``.
+    started (None: unknown), ``ran`` those that had and are not to blame, and the ``overdue`` runs, for which it was
+    killed, count as failed attempts. One that we have ended on purpose has not ``died``.
 
     Jobs that another transaction holds up are left, as jobs of an owner without a row: the next sweep tries them again,
     and then it is unknown which had started. Raises database errors; then call it again. A held-up process row is an
@@ -136,7 +137,7 @@ def rescue_process(
         _fail_overdue(run, leases)
     name = label or "unknown process"
     message = f"{name} {end} and was declared dead"
-    rescued = leases.rescue(message, charged=charged, again=label is None)
+    rescued = leases.rescue(message, charged=charged, ran=ran, again=label is None)
     if label is None and not rescued:
         return RescueCounts()
     enqueue.wake_ups.after_commit(using)

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from io import StringIO
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -29,11 +30,13 @@ from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.models import Job
 from salon_jobs.worker import deadlines, ends, executor
 from salon_jobs.worker import runner as runner_module
+from salon_jobs.worker.child_process import ChildSupervisor, Life
+from salon_jobs.worker.in_flight import NEVER, InFlightRun
 from salon_jobs.worker.supervisor import RunTotals
 from tests import tasks
 from tests.inside import trace_with
 from tests.metrics import of, shown
-from tests.support import change, job_row, seen
+from tests.support import another_process, change, claim, job_row, run, seen
 from tests.tasks import raises
 from tests.tracers import RecordingTracer
 from tests.waiting import LIMIT_S, eventually
@@ -388,6 +391,29 @@ def test_rescued_run_has_not_waited(work: Work, limit_runs: LimitRuns, started: 
     work.leases.rescue("went silent", charged=[job.id] if started else [])
     work.run_on_thread()
     assert seen("SELECT state FROM salon_jobs_job") == ([] if started else [("cancelled",)])
+
+
+@pytest.mark.parametrize("declared", [tasks.in_store, tasks.in_chunks])
+def test_run_in_killed_child_has_not_waited(work: Work, limit_runs: LimitRuns, declared: Any) -> None:
+    """The child was killed at the end of a shutdown, or for another job: nothing is charged.
+
+    Which jobs of a chunk had begun is unknown; of others, one that waited in the child has waited.
+    """
+    limit_runs(wait_timeout=MINUTE)
+    for number in range(2):
+        work.add(None, declared, number=number)
+    began, waiting = work.claim()
+    due_since(75)
+    supervisor = ChildSupervisor(0, Mock(), Mock(using="default"), Mock())
+    supervisor._life = Life.BLAMELESS
+    child = Mock(process_id=work.process_id, report=None)
+    child.runs.return_value = [InFlightRun(0, began.id, began.lease, 0.0, NEVER)]
+    supervisor._sign_off(child, -9, in_order=False)
+    again = another_process()
+    outcomes = [type(run(job, again)) for job in claim(again)]
+    assert outcomes == ([NotStarted, Succeeded] if declared is tasks.in_store else [Succeeded, Succeeded])
+    assert job_row(began.id) is None
+    assert (job_row(waiting.id) is None) == (declared is tasks.in_chunks)
 
 
 def test_wait_shortens_timeout(work: Work, limit_runs: LimitRuns) -> None:

@@ -13,10 +13,10 @@
 --            %(deaths)s-th, or as many as %(deaths_of)s has for its task. Those in %(charged)s are charged a rescue and
 --            get an error row; NULL means all, if it is unknown which had started. Then, and for a job that may have run
 --            in a chunk, it takes %(doubted)s deaths at least: another may have killed the process each time. One of the
---            tasks %(once)s that has not begun is never charged. The time they ran does not count as waiting: jobs of
---            the tasks %(limited)s, whose wait is limited, become due now. Jobs of the tasks %(chunked)s are marked to
---            run alone, since any job of a chunk may have killed the process; %(alone)s marks all, as those of a failed
---            chunk.
+--            tasks %(once)s that has not begun is never charged. The time they ran does not count as waiting: those of
+--            the tasks %(limited)s, whose wait is limited, become due now, if they are charged, or in %(ran)s, or may
+--            have run in a chunk. Jobs of the tasks %(chunked)s are marked to run alone, since any job of a chunk may
+--            have killed the process; %(alone)s marks all, as those of a failed chunk.
 -- What is known by the row comes first: a job whose cancellation was requested is cancelled; one that has begun its
 -- only run fails; and one whose key a newer job took while it ran (note_added_function.sql), or under which a newer job
 -- waits, ends as superseded instead of being queued. From then on started_at says when the run began, if that is known,
@@ -71,7 +71,9 @@ WITH mine AS MATERIALIZED (
                %(how)s IN ('retry', 'fail', 'cancel') OR (%(how)s = 'rescue' AND e.begun))::int),
            rescues = least(j.rescues + e.charged::int, 32767),
            run_at = CASE WHEN e.state <> 'queued' THEN j.run_at
-                         WHEN e.charged AND j.task = ANY (%(limited)s::text[]) THEN clock_timestamp()
+                         WHEN j.task = ANY (%(limited)s::text[])
+                              AND (e.charged OR j.id = ANY (%(ran)s::bigint[]) OR j.task = ANY (%(chunked)s::text[]))
+                         THEN clock_timestamp()
                          ELSE coalesce(clock_timestamp() + %(wait)s::interval, j.run_at) END,
            started_at = coalesce(
                j.begun_once_at, clock_timestamp() - %(ran_s)s::float8 * interval '1 second', j.started_at),
