@@ -14,6 +14,7 @@ from django.db import DatabaseError, OperationalError
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
+from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import NotRepeated, ProcessDied, SalonJobsError, TimedOut, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
@@ -158,7 +159,8 @@ def rescue_process(
             )
             if job.reason == NotRepeated.code:
                 error = NotRepeated(f"{name} died running it, and the task runs at most once")
-            log_event(logging.ERROR, events.JOB_FAILED, code=error.code, **described)
+            described |= {"error_class": report(error).error_class, "code": error.code, "error": str(error)}
+            log_event(logging.ERROR, events.JOB_FAILED, queue=job.queue, **described)
             report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempts + 1, error))
     failed = sum(job.state is JobState.FAILED for job in rescued)
     return RescueCounts(1, len(rescued) - failed, failed)

@@ -104,7 +104,9 @@ def test_run_of_dead_process_fails(enqueued: int, work: Work, charged: str | Non
     assert end_of(enqueued) == ("failed", "JOB.NOT_REPEATED", 1, rescues, None, NOT_REPEATED)
     assert errors() == [(1, NOT_REPEATED, "JOB.NOT_REPEATED")]
     [fields] = work.fields("job_failed")
-    assert (fields["code"], fields["attempt"]) == ("JOB.NOT_REPEATED", 1)
+    assert (fields["code"], fields["attempt"], fields["queue"]) == ("JOB.NOT_REPEATED", 1, "default")
+    assert fields["error_class"] == NOT_REPEATED
+    assert fields["error"].endswith("died running it, and the task runs at most once")
     assert rescuer().run_once() == RescueCounts()
 
 
