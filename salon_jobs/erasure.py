@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TextIO, TypeVar
 
-from django.db import transaction
 from django.db.models import Model, QuerySet
 
 from salon_jobs import models
@@ -21,8 +21,10 @@ from salon_jobs.db.internals import delete_rows
 from salon_jobs.inbox.queries import shown_text
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.control import cancel_jobs
+from salon_jobs.jobs.held import ChangedRows, Patience
 from salon_jobs.outbox.control import skip_messages
 
+T = TypeVar("T")
 # Rows read at a time, including those of other stores if no index covers the store.
 PAGE: Final = 10_000
 # Rows deleted in one transaction.
@@ -117,9 +119,17 @@ def erase_store(
 
     Skips the ``unsent`` messages first, so that no relay sends them; leaves running jobs, and messages written since.
     Each batch is a transaction: rows erased before an error stay erased, and the call can be repeated. Logs
-    ``store_erased`` with the counts. Raises database errors.
+    ``store_erased`` with the counts. Raises database errors; HeldUp if another transaction holds a row.
     """
-    skip_messages(unsent, using=using)
+    patience = Patience()
+
+    def attempt(change: Callable[[], T], model: type[Model], ids: Sequence[int] = ()) -> T:
+        rows = ChangedRows(model, f'"{model._meta.pk.column}"', ids, (model,))
+        return patience.attempt(change, rows, using=using)
+
+    for start in range(0, len(unsent), BATCH):
+        ids = unsent[start : start + BATCH]
+        attempt(partial(skip_messages, ids, using=using), models.Message, ids)
     counts = {table.name: 0 for table in STORE_TABLES}
 
     def erase(table: ErasedTable) -> None:
@@ -127,20 +137,23 @@ def erase_store(
             sent = {"status__in": [MessageStatus.PUBLISHED, MessageStatus.SKIPPED]} if table is MESSAGES else {}
             ids = list(page.filter(**sent).values_list("pk", flat=True))
             for start in range(0, len(ids), BATCH):
-                batch = _rows(table, using).filter(pk__in=ids[start : start + BATCH])
-                counts[table.name] += delete_rows(batch, using=using)
+                batch = ids[start : start + BATCH]
+                rows = _rows(table, using).filter(pk__in=batch)
+                counts[table.name] += attempt(partial(delete_rows, rows, using=using), table.model, batch)
             progress(table.name, counts[table.name])
 
     # A flow of the store can have members of no store, which would wait forever.
     members = models.FlowMember.objects.using(using).filter(store_id=store_id, outcome=None).values("pk")
     waiting = models.Job.objects.using(using).filter(pk__in=members, state=JobState.QUEUED)
-    with transaction.atomic(using=using):  # so that none of them starts because another is cancelled
-        cancel_jobs(list(waiting.order_by("pk").values_list("pk", flat=True)), using=using)
+    # In one transaction, so that none of them starts because another is cancelled.
+    jobs_of_none = list(waiting.order_by("pk").values_list("pk", flat=True))
+    attempt(partial(cancel_jobs, jobs_of_none, using=using), models.Job, jobs_of_none)
     for table in _BEFORE_JOBS:
         erase(table)
     jobs = BATCH
     while jobs == BATCH:
-        [(jobs, errors)] = statements.rows("erase_jobs", {"store_id": store_id}, using=using)
+        erase_jobs = partial(statements.rows, "erase_jobs", {"store_id": store_id}, using=using)
+        [(jobs, errors)] = attempt(erase_jobs, models.Job)
         counts["jobs"] += jobs
         counts["errors"] += errors
         progress("jobs", counts["jobs"])
@@ -148,7 +161,7 @@ def erase_store(
         if table not in _BEFORE_JOBS:
             erase(table)
     limits = models.Limit.objects.using(using).filter(kind=models.Limit.Kind.STORE, name=str(store_id))
-    counts["limits"], _ = limits.delete()
+    counts["limits"], _ = attempt(limits.delete, models.Limit)
     fields: dict[str, Any] = {"store_id": str(store_id), **counts}
     log_event(logging.WARNING, events.STORE_ERASED, **fields)
     return counts

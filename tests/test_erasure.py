@@ -7,15 +7,17 @@ import stat
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from django.core.management import CommandError
+from django.db import transaction
 
 from salon_jobs import erasure
+from salon_jobs.jobs import held
 from salon_jobs.management import output
 from tests.management.operator import add, insert, run
 from tests.outbox.rows import block, statuses, write
@@ -186,6 +188,24 @@ def test_erasure_refuses_unsent_and_running(filled: list[UUID]) -> None:
         run("erase-store", str(store), "--skip-unsent", "--yes", "--cancel", "--wait", "1s")
     assert left(store) == 24
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(True,)]
+
+
+@pytest.mark.parametrize(
+    ("table", "named"), [("job", "job"), ("job_step", "step"), ("limit", "limit"), ("message", "message")]
+)
+def test_erasure_waits_for_no_transaction(
+    filled: list[UUID], monkeypatch: pytest.MonkeyPatch, table: str, named: str
+) -> None:
+    """As every change by an operator: it says who holds what, and leaves the rest for later."""
+    monkeypatch.setattr(held, "PATIENCE", timedelta(milliseconds=20))
+    words = ("erase-store", str(filled[0]), "--skip-unsent", "--yes")
+    with transaction.atomic(using="owner"):
+        change(f"SELECT FROM salon_jobs_{table} FOR UPDATE")
+        [(pid,)] = seen("SELECT pg_backend_pid()")
+        with pytest.raises(CommandError, match=rf"DATABASE.HELD_UP: .*{named}.* session {pid}"):
+            run(*words)
+    run(*words)
+    assert left(filled[0]) == 0
 
 
 def test_erasure_waits_for_cancelled_jobs(filled: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:

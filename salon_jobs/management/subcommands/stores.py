@@ -12,10 +12,12 @@ from django.core.management.base import CommandError, CommandParser
 
 from salon_jobs.core.units import with_noun
 from salon_jobs.erasure import cancel_store, erase_store, export_store, running_jobs, store_state
-from salon_jobs.jobs.limits import pause
+from salon_jobs.jobs.limits import scope_named
 from salon_jobs.management.arguments import add_options, duration, os_user, store
 from salon_jobs.management.output import Console, listed_counts
 from salon_jobs.management.subcommands import Subcommand
+from salon_jobs.models import Limit
+from salon_jobs.verbs import verbs_of
 
 _POLL_S: Final = 0.25
 _WAIT_S: Final = 60.0
@@ -51,7 +53,7 @@ class EraseStore(Subcommand):
             remedy = "pass --skip-unsent, or wait until they are sent"
             console.confirm(question, unless="skip_unsent", otherwise=otherwise, remedy=remedy)
         console.confirm(f"Erase all data held for store {store_id}?", otherwise=otherwise)
-        pause(store_id=store_id, by=os_user(), using=using)
+        verbs_of(Limit)["pause"].apply([scope_named(store_id=store_id)], by=os_user(), using=using)
         if console["cancel"]:
             cancel_store(store_id, using=using)
             end = time.monotonic() + (_WAIT_S if console["wait"] is None else console["wait"].total_seconds())
