@@ -24,6 +24,7 @@ from salon_jobs.inbox import queries
 from salon_jobs.inbox.queries import InboxRow, Status
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import add
+from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import get_task
 from salon_jobs.tenancy.context import context_of
 
@@ -85,8 +86,11 @@ class JobsPublisher(Publisher):
     def _add_job(self, message: OutgoingMessage, using: str) -> int:
         task = get_task(_task_name(message))
         members = queries.members_of(message.payload)
-        store = queries.take_store(members, task.payload) if task.is_store_task else None
-        job = task.new_job(task.payload.bind_json(members, message.store_id or store), task.options)
+        named = queries.take_store(members, task.payload) if task.is_store_task else None
+        store = message.store_id or named
+        if named not in (None, store):
+            raise PayloadInvalid(f"its payload names another {STORE_ARGUMENT} than the message")
+        job = task.new_job(task.payload.bind_json(members, store), task.options)
         with consuming([message], lambda each: each.traced(consumer=CONSUMER)) as [trace]:
             return add(replace(job, trace=trace), using=using).id
 

@@ -31,6 +31,21 @@ def test_message_becomes_one_job_of_its_store(stores: list[UUID]) -> None:
     assert seen("SELECT consumer, status, job_id FROM salon_jobs_inbox") == [("jobs", "enqueued", Job.objects.get().pk)]
 
 
+def test_payload_of_another_store_is_refused(stores: list[UUID]) -> None:
+    """As by a consumer: it is not known for which of the two the job was meant."""
+    with tenant_context(stores[1]):
+        for number, named in enumerate(stores[:2]):
+            emit(
+                "rn::jobs:::test-store", aggregate_id="a", event="asked", payload={"number": number, "store_id": named}
+            )
+        emit("rn::jobs:::test-store", aggregate_id="b", event="asked", payload={"number": 2, "store_id": stores[1]})
+    assert relay_in_burst()
+    assert list(Job.objects.values_list("store_id", "payload")) == [(stores[1], {"number": 2})]
+    found = seen("SELECT status, last_error FROM salon_jobs_message ORDER BY id")
+    why = "JOB.PAYLOAD_INVALID its payload names another store_id than the message"
+    assert found == [("failed", why), ("pending", ""), ("published", "")]
+
+
 def test_unknown_task_holds_up_no_other(stores: list[UUID]) -> None:
     for aggregate_id in ("a", "b"):
         change("SELECT salon_jobs_emit('rn::jobs:::gone', %s, 'asked', '{}'::json)", aggregate_id)
