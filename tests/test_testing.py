@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from unittest import mock
 from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
 
@@ -19,6 +20,7 @@ from salon_jobs import Discard, Snooze, current_store_id, tenant_context
 from salon_jobs.core.errors import NoCurrentJob, PayloadInvalid
 from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Split, Succeeded
 from salon_jobs.jobs.current import current_job
+from salon_jobs.jobs.options import ErrorRules
 from salon_jobs.models import Job, JobError, Process
 from salon_jobs.testing import assert_enqueued, drain_jobs, perform_job
 from tests import tasks
@@ -140,6 +142,18 @@ class DrainInTestCase(TestCase):
         tasks.in_store.enqueue(store_id=self.store_id)
         tasks.system.enqueue()
         assert [type(run.outcome) for run in drain_jobs()] == [Cancelled, Snoozed]
+
+    def test_discard_and_snooze_in_chunk_are_no_failures(self) -> None:
+        """Nor are errors that the task discards: a job alone raises them without failing."""
+        self.enterContext(mock.patch.object(tasks.in_chunks, "errors", ErrorRules(discard_on=(LookupError,))))
+        for error, ended in (
+            (Discard("over"), Cancelled),
+            (Snooze(timedelta(hours=1)), Snoozed),
+            (KeyError(), Cancelled),
+        ):
+            tasks.hooks.store = tasks.raises(error)
+            tasks.in_chunks.enqueue_many(tasks.in_chunks.call(self.store_id, tasks.Sale(n)) for n in (0, 1))
+            assert [type(run.outcome) for run in drain_jobs()] == [Split, Split, ended, ended]
 
     def test_drain_without_transaction(self) -> None:
         names: list[str] = []

@@ -19,7 +19,7 @@ from salon_jobs.brokers.registry import make_publisher
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.error_report import report
-from salon_jobs.core.outcomes import Errored, Left, Outcome, Split, Succeeded
+from salon_jobs.core.outcomes import Discard, Errored, Left, Outcome, Snooze, Split, Succeeded
 from salon_jobs.core.records import PARTITIONS, ClaimedJob, JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of, can_run
@@ -93,7 +93,7 @@ def drain_jobs(
             others = _claim_others(job, leases, limit - len(drained) - 1, queues=queues, now=now)
             running = run_of([job, *others], task, leases, leases.connection)
             outcome = settle(running, _unharmed(running))
-            if raise_errors and isinstance(outcome, (Errored, Left, Split)):
+            if raise_errors and isinstance(outcome, (Errored, Left, Split)) and _would_fail(running, outcome):
                 what = f"a chunk of {len(running.runs)} jobs" if len(running.runs) > 1 else f"job {running.id}"
                 failure = report(outcome.error)
                 raise AssertionError(
@@ -105,6 +105,14 @@ def drain_jobs(
         _here.drains = was_draining
         process.delete()
     return drained
+
+
+def _would_fail(running: JobRun, outcome: Errored | Left | Split) -> bool:
+    """Return whether a job fails or is retried by this error; in a chunk, whether it would alone."""
+    if not isinstance(outcome, Split):
+        return True
+    error = outcome.error
+    return not isinstance(error, (Snooze, Discard)) and isinstance(running.declaration.errors.outcome(error), Errored)
 
 
 def _unharmed(running: JobRun) -> Outcome:
