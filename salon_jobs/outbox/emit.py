@@ -22,7 +22,7 @@ from salon_jobs.core.tracing import Sent, current_headers, is_traced, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of, translated_errors
 from salon_jobs.db.notify import WakeUps
-from salon_jobs.tenancy.active import current_store_id, innermost
+from salon_jobs.tenancy.active import current_store_id, has_current_store
 
 CHANNEL: Final = "salon_jobs_message"
 # Payload of the notification that an operator changed state that relays keep in memory.
@@ -103,14 +103,12 @@ def emit_many(drafts: Iterable[Draft], *, using: str | None = None) -> list[UUID
             "emit() writes the message in the transaction that it belongs to, and none is open on "
             f"{alias!r}: put both into transaction.atomic(using={alias!r})"
         )
-    if (store := current_store_id()) is not None:
-        context = innermost(connections[alias])
-        if context is None or context.store != store:
-            raise EmitRefused(
-                f"the current store, {store}, is not set on this thread's connection of {alias!r}, so the message would"
-                f" belong to none or to another: emit it in tenant_context(…, using={alias!r}), in another thread in a"
-                " function of carry_store"
-            )
+    if not has_current_store(connections[alias]):
+        raise EmitRefused(
+            f"the current store, {current_store_id()}, is not set on this thread's connection of {alias!r}, so the"
+            f" message would belong to none or to another: emit it in tenant_context(…, using={alias!r}), in another"
+            " thread in a function of carry_store"
+        )
     producer = conf.outbox.require_producer()
     ids: list[UUID] = []
     remaining = iter(drafts)

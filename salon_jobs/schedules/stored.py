@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Any, Final, Literal, TypeAlias
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
+from django.db import connections, transaction
 from django.utils.translation import gettext
 
 from salon_jobs.conf import settings as conf
@@ -25,11 +25,12 @@ from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.control import job_with
 from salon_jobs.jobs.options import check_duration, check_flag
 from salon_jobs.jobs.payload import Arguments
-from salon_jobs.jobs.results import JobHandle
+from salon_jobs.jobs.results import JobHandle, as_current_store
 from salon_jobs.jobs.task import Call, check_call
 from salon_jobs.models import Schedule
 from salon_jobs.schedules.cron import CronExpression, expression_of, find_zone
 from salon_jobs.schedules.entries import GRACE
+from salon_jobs.tenancy.active import current_store_id, has_current_store
 from salon_jobs.tenancy.context import context_of
 
 ScheduleAction = Literal["created", "changed", "kept"]
@@ -232,4 +233,10 @@ def _change(
         "job_id": job_id,
         "guc": conf.store_guc,
     }
-    return statements.rows("change_schedules", parameters, using=using)
+    if parameters["keys"] and not has_current_store(connections[using]):
+        raise OptionInvalid(
+            f"a key is one of the current store, {current_store_id()}, which is not set on this thread's connection of"
+            f" {using!r}: call this in tenant_context(…, using={using!r})"
+        )
+    with as_current_store(using):  # without one, a key is that of a schedule of no store
+        return statements.rows("change_schedules", parameters, using=using)

@@ -266,6 +266,15 @@ def innermost(connection: BaseDatabaseWrapper) -> ActiveContext | None:
     return None
 
 
+def has_current_store(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the current store is this connection's, and not that of another alias or thread; or there is none.
+
+    Where it is not, a function of the database that asks for the current store finds none, or another.
+    """
+    context = innermost(connection)
+    return current_store_id() == (None if context is None else context.store)
+
+
 def open_store(connection: BaseDatabaseWrapper) -> StoreId | None:
     """Return the store of a context open on the connection, in any generator or task; None if there is none."""
     if not connection.execute_wrappers:  # as after most jobs; a generator would take longer than the rest

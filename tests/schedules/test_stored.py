@@ -485,6 +485,23 @@ def as_web() -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("alias", ["default", "web"])
+def test_key_without_a_transaction_is_of_the_store(stores: list[UUID], alias: str) -> None:
+    """A context that holds none sets no store between its own: the key would be that of a schedule of no store."""
+    hourly("k")
+    with tenant_context(stores[0]):
+        own = schedule(tasks.in_store.call(store_id=stores[0]), every=HOUR, key="k")
+    with tenant_context(stores[0], using=alias, atomic=False):
+        assert changed("k", partial(pause_schedules, using=alias)) == [True]
+        assert changed("k", partial(resume_schedules, using=alias)) == [True]
+        assert changed("k", partial(delete_schedules, using=alias)) == [True]
+    assert not Schedule.objects.filter(pk=own.id).exists()
+    other = "web" if alias == "default" else "default"
+    with tenant_context(stores[0], using=alias), pytest.raises(OptionInvalid, match=f"using={other!r}"):
+        delete_schedules("k", using=other)
+    assert seen("SELECT key, paused_at, store_id FROM salon_jobs_schedule") == [("k", None, None)]
+
+
 def changed(names: Any, change: Callable[..., list[ActionResult[Any]]] = pause_schedules) -> list[bool]:
     return [result.changed for result in change(names)]
 
