@@ -88,6 +88,8 @@ class JobRun(Extensible):
     # When the run began, and when it had ended, with its transaction (monotonic seconds).
     started: float = field(default_factory=_monotonic)
     ended: float | None = field(default=None, init=False)
+    # Whether the handler has been called; recorded only for a task declared at_most_once.
+    is_called: bool = field(default=False, init=False)
     # Whether a statement of this run has ended the job as succeeded, perhaps in a transaction that is still open.
     finished: bool = field(default=False, init=False)
     # Whether its success is committed, as far as is known.

@@ -221,7 +221,9 @@ def _ended_by(run: JobRun, error: BaseException, *, met_read_only: bool) -> Outc
 
 def _released(run: JobRun, why: str) -> Released | Errored:
     """Return the outcome of a run that the worker interrupted."""
-    return not_repeated(why) if run.declaration.at_most_once else Released()
+    if not run.declaration.at_most_once:
+        return Released()
+    return not_repeated(why) if run.is_called else Released(begun=False)
 
 
 def _leads_to_read_only_server(run: JobRun) -> bool:
@@ -240,6 +242,8 @@ def _leads_to_read_only_server(run: JobRun) -> bool:
 def _call_handler(arguments: dict[str, Any], run: JobRun) -> Any:
     """Call the handler. Raises TaskInvalid if it returned an awaitable, since nothing has run then."""
     task = run.declaration
+    if task.at_most_once:
+        run.is_called = True
     try:
         result = task.function(**arguments)
     except BaseException as error:

@@ -294,7 +294,9 @@ class CoroutineRunner:
             run.cancel()
 
         running.cancel_coroutine = partial(loop.call_soon_threadsafe, cancel)
-        if running.interrupted_by is not None:  # just before the handler began
+        if running.interrupted_by is None:
+            running.is_called = True
+        else:  # just before the handler began
             run.cancel()
         return (await run.ended()).result()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
 from uuid import UUID
@@ -21,7 +22,7 @@ from salon_jobs.worker.executor import execute
 from salon_jobs.worker.in_flight import InFlightRun
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
-from tests.support import another_process, change, claim, leases_of, rescuer, running_job, seen
+from tests.support import another_process, change, claim, leases_of, rescuer, running_coroutines, running_job, seen
 from tests.worker.effects import write, written
 from tests.worker.work import Work, errors, states
 
@@ -182,6 +183,30 @@ def test_refused_beginning_is_none(work: Work, monkeypatch: pytest.MonkeyPatch) 
     assert began == []
     work.run_due()
     assert began == ["ran"]
+
+
+@pytest.mark.parametrize("declared", [tasks.once, tasks.once_async])
+def test_interrupt_before_handler_is_called(work: Work, monkeypatch: pytest.MonkeyPatch, declared: Any) -> None:
+    """The beginning is recorded, and a shutdown comes in between: the job is queued again."""
+    begin_once, interrupts = Leases.begin_once, list[Callable[[], object]]()
+
+    def and_then_stop(leases: Leases, job: ClaimedJob) -> bool:
+        begun = begin_once(leases, job)
+        interrupts[0]()
+        return begun
+
+    monkeypatch.setattr(Leases, "begin_once", and_then_stop)
+    if declared is tasks.once:
+        with work.on_thread() as runner:
+            interrupts.append(runner.interrupt_current)
+            job_id = work.add(lambda **_: pytest.fail("it was called"), declared)
+            runner.end_all(work.claim())
+    else:
+        with running_coroutines(work.process_id) as (lane, _):
+            interrupts.append(lane.interrupt_all)
+            job_id = work.add(lambda **_: pytest.fail("it was called"), declared)
+            lane.start(work.claim())
+    assert end_of(job_id) == ("queued", "", 0, 0, None, None)
 
 
 def test_begun_job_is_never_requeued(enqueued: int, process_id: int) -> None:
