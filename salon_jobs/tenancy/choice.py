@@ -9,6 +9,7 @@ from typing import Any, Final
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
+from django.utils.http import escape_leading_slashes
 from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
@@ -46,7 +47,8 @@ def choose_store(
         request.session[conf.request_session_key] = chosen.pop()
         query = request.GET.copy()
         query.pop(CHOICE, None)
-        return HttpResponseRedirect(f"{request.path}?{query.urlencode()}" if query else request.path)
+        path = escape_leading_slashes(request.path)
+        return HttpResponseRedirect(f"{path}?{query.urlencode()}" if query else path)
     choices = sorted(((str(store), store_name(store)) for store in stores[:_MOST]), key=itemgetter(1))
     title = gettext("Choose one of your %(stores)s") % store_words()
     return render(request, template, {**(context or {}), "title": title, "choices": choices, "parameter": CHOICE})

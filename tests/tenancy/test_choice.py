@@ -6,9 +6,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.test import Client
+from django.contrib.sessions.backends.db import SessionStore
+from django.test import Client, RequestFactory
 
 from project.salon.models import Store
+from salon_jobs.tenancy.choice import choose_store
 from tests.support import change, new_store_id
 from tests.tenancy.web import Hook, alook, configured, expected, get_async, look, member_of, signed_in
 
@@ -41,6 +43,16 @@ def test_browser_is_offered_stores_and_keeps_choice(two: list[UUID], path: str) 
         assert browse(client, path).json() == expected(two, number)
     again = browse(client, f"{path}?choose_store=1"), get_async(member_of(*two), path, headers=BROWSER)
     assert all("Choose one of your stores" in each.content.decode() for each in again)
+
+
+def test_choice_leads_to_no_other_host(two: list[UUID]) -> None:
+    """Where a project answers any path, one with two slashes in front would be the address of another host."""
+    token = "a" * 32
+    request = RequestFactory().post("/?choose_store=1", {"choose_store": str(two[0]), "csrfmiddlewaretoken": token})
+    request.COOKIES["csrftoken"] = token
+    request.path, request.user, request.session = "//elsewhere.example/", member_of(*two), SessionStore()
+    answer = choose_store(request)
+    assert (answer.status_code, answer["Location"]) == (302, "/%2Felsewhere.example/")
 
 
 def test_former_member_chooses_again(two: list[UUID]) -> None:
