@@ -20,8 +20,9 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, transaction
 
 from project.salon.models import Customer, Store
-from salon_jobs import Retry, Snooze, current_job, current_store_id, tenant_context
+from salon_jobs import Retry, Snooze, aemit, current_job, current_store_id, emit, tenant_context
 from salon_jobs.control import cancel_jobs
+from salon_jobs.core.errors import EmitRefused
 from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.task import task
@@ -71,6 +72,28 @@ def test_each_sees_its_own_store(work: Work) -> None:
     customers = seen("SELECT name, store_id FROM customer WHERE name NOT LIKE 'c%%' ORDER BY name::int")
     assert customers == [(str(number), stores[number % 2]) for number in range(count)]
     assert len(loops) == 1
+
+
+def test_message_is_of_the_jobs_store(work: Work) -> None:
+    """But for a thread that has the store's name alone: its connection has none."""
+
+    def emit_in_a_transaction() -> None:
+        with transaction.atomic():
+            emit("rn::memory:::orders", event="e", payload={})
+
+    async def handler(store_id: UUID, number: int) -> None:
+        await sync_to_async(emit_in_a_transaction)()
+        async with tenant_context(store_id):
+            await aemit("rn::memory:::orders", event="e", payload={})
+        with pytest.raises(EmitRefused, match="carry_store"):
+            await asyncio.to_thread(emit_in_a_transaction)
+
+    for number in range(4):
+        work.add(handler, tasks.async_store, store=number % 2, number=number)
+    work.burst(concurrency=2)
+    assert (rows(), errors()) == ([], [])
+    found = seen("SELECT store_id, count(*) FROM salon_jobs_message GROUP BY 1 ORDER BY 1")
+    assert found == [(store, 4) for store in work.stores[:2]]
 
 
 def test_statements_outside_transactions(work: Work) -> None:
