@@ -61,9 +61,10 @@ def retry_jobs(
     ``jobs`` is a handle, a result of Django's tasks, a number or a public ID, or several of them; the results are in
     their order. They become due at ``at``, by default now. They keep their finished steps, unless they are to run
     ``from_start``. ``using`` defaults to the alias of the job tables. The web role can only retry jobs of its current
-    store: call it inside ``tenant_context``. A job is left unchanged if a newer waiting job holds its key, and its
-    result names that job. Each thousand is a transaction (a savepoint inside yours). Raises OptionInvalid if ``at`` is
-    not an aware datetime (or naive with ``USE_TZ = False``), or if ``jobs`` has a value that identifies no job.
+    store: call it inside ``tenant_context``. A job is left unchanged if another waits under its key, or a newer one
+    runs, and its result names that one. Each thousand is a transaction (a savepoint inside yours). Raises OptionInvalid
+    if ``at`` is not an aware datetime (or naive with ``USE_TZ = False``), or if ``jobs`` has a value that identifies no
+    job.
     """
     at, using = None if at is None else check_instant("at", at), alias_of(using)
     allowed = gettext("only failed and cancelled jobs can be retried")
@@ -326,10 +327,12 @@ def _change(
         # A job that was running a moment ago may now be queued again or failed.
         ending = {id_ for id_, state in states.items() if state in endable}
         details |= dict.fromkeys(ending, gettext("still running; its worker was asked to end it"))
-        details |= {id_: _has_same_key(gettext("job %(id)s") % {"id": twin}) for id_, twin in twins}
+        details |= {id_: _has_same_key(gettext("job %(id)s") % {"id": twin}, runs=runs) for id_, twin, runs in twins}
         results += [ActionResult(id_, id_ in changed or id_ in ending, details.get(id_, "")) for id_ in batch]
     return results
 
 
-def _has_same_key(holder: str) -> str:
+def _has_same_key(holder: str, *, runs: bool = False) -> str:
+    if runs:
+        return gettext("%(job)s, which is newer, runs under its key; wait for its end") % {"job": holder}
     return gettext("%(job)s waits under its key; cancel that one first") % {"job": holder}

@@ -121,6 +121,16 @@ def test_key_collision_refuses_only_that_job(database: None) -> None:
     ]
 
 
+def test_newer_run_under_key_refuses_retry(database: None) -> None:
+    """Else that run would be superseded by the older job. An older run refuses nothing."""
+    running, newer = add("held", "running"), add("held", "failed")
+    [retried] = control.retry_jobs([newer], using=OPERATOR)
+    assert retried.changed
+    older, holder = add("other", "failed"), add("other", "running")
+    refusal = f"job {holder}, which is newer, runs under its key; wait for its end"
+    assert control.retry_jobs([older, running], using=OPERATOR)[0] == ActionResult(older, False, refusal)
+
+
 @pytest.mark.parametrize("others", [0, 1])
 def test_key_taken_during_retry(database: None, others: int) -> None:
     held, *free = [add(key, "failed") for key in ("held", "free")[: 1 + others]]

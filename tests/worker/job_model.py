@@ -160,11 +160,13 @@ class Model:
         return True
 
     def operator_retry(self, job_ids: Sequence[int]) -> list[bool]:
-        """Queue ended jobs again, due now, unless another one waits under the key."""
+        """Queue ended jobs again, due now, unless another one waits under the key, or a newer one runs."""
         changed: list[bool] = []
         for job_id in job_ids:
             job = self.jobs.get(job_id)
-            possible = job is not None and job.state in (FAILED, CANCELLED) and not self._holders(job.identity)[0]
+            waiting, running = ([], []) if job is None else self._holders(job.identity)
+            is_free = not waiting and all(each.id < job_id for each in running)
+            possible = job is not None and job.state in (FAILED, CANCELLED) and is_free
             if job is not None and possible:
                 job.state, job.reason, job.run_at, job.rescues = QUEUED, "", Soon(), 0
                 job.max_attempts = max(job.max_attempts, job.attempts + 1)

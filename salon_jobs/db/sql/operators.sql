@@ -2,8 +2,9 @@
 -- Requeue ended jobs for an operator, and return their ids: due at %(at)s (NULL: now), with one more attempt if they
 -- were exhausted, and without an expiry that will have passed by then, which would cancel them when claimed. One that
 -- has begun its only run may begin another: a person decides that.
--- A job whose key a waiting job holds is left alone, and so are all but the first of %(ids)s with the same key: jobs
--- that fail day after day under one key are common, and must not force an operator to retry a thousand one by one.
+-- A job whose key a waiting job holds, or a newer one that runs and would be superseded by this one, is left alone, and
+-- so are all but the first of %(ids)s with the same key: jobs that fail day after day under one key are common, and must
+-- not force an operator to retry a thousand one by one.
 -- Locks: the rows, in id order. A key given to another job concurrently raises a unique violation.
 -- Role: operator, worker; web for its store.
 WITH chosen AS MATERIALIZED (
@@ -25,7 +26,8 @@ UPDATE salon_jobs_job j
  WHERE j.id = f.id
    AND (f.job_key IS NULL OR NOT EXISTS (
        SELECT FROM salon_jobs_job t
-        WHERE t.state = 'queued' AND t.job_key = f.job_key AND t.task = f.task
+        WHERE t.state IN ('queued', 'running') AND (t.state = 'queued' OR t.id > f.id)
+          AND t.job_key = f.job_key AND t.task = f.task
           AND (t.store_id = f.store_id OR (t.store_id IS NULL AND f.store_id IS NULL))))
 RETURNING j.id
 
@@ -73,11 +75,12 @@ UPDATE salon_jobs_job j
 RETURNING j.id
 
 -- name: waiting_twin
--- Find the waiting jobs that hold the keys of these failed or cancelled jobs.
+-- Find the jobs for whose keys operator_retry leaves these failed or cancelled jobs alone, and whether each runs.
 -- Locks: none. Role: operator, worker; web for its store.
-SELECT j.id, t.id
+SELECT j.id, t.id, t.state = 'running'
   FROM salon_jobs_job j
-  JOIN salon_jobs_job t ON t.job_key = j.job_key AND t.task = j.task AND t.state = 'queued' AND t.id <> j.id
+  JOIN salon_jobs_job t ON t.job_key = j.job_key AND t.task = j.task AND t.state IN ('queued', 'running')
+                       AND (t.state = 'queued' OR t.id > j.id)
                        AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL))
  WHERE j.id = ANY (%(ids)s) AND j.state IN ('failed', 'cancelled')
 
