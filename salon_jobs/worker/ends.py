@@ -109,19 +109,19 @@ def _write(running: JobRun, outcome: Outcome) -> JobState | None:
     match outcome:
         case Snoozed(delay=delay):
             ended = leases.requeue([(job.id, job.lease)], delay=delay).get(job.id)
-            return _log_requeued(running, ended, logging.INFO, events.JOB_SNOOZED, delay_s=delay.total_seconds())
+            return _log_requeued(logging.INFO, events.JOB_SNOOZED, running, ended, delay_s=delay.total_seconds())
         case Released(begun=begun):
             wait = delay_of_release(running)
             ended = leases.requeue([(job.id, job.lease)], delay=wait, unbegun=not begun).get(job.id)
-            return _log_requeued(running, ended, logging.WARNING, events.JOB_RELEASED)
+            return _log_requeued(logging.WARNING, events.JOB_RELEASED, running, ended)
         case Left(error=error):
             wait = _delay_of_left(job)
             ended = leases.requeue([(job.id, job.lease)], delay=wait, unbegun=True).get(job.id)
             return _log_requeued(
-                running,
-                ended,
                 logging.WARNING,
                 events.JOB_RELEASED,
+                running,
+                ended,
                 reason="payload unknown",
                 code=error.code,
                 error=str(error)[:LONGEST_LOGGED],
@@ -219,11 +219,11 @@ def _split(running: JobRun, outcome: Split) -> bool:
         if end is None:
             log_end(logging.WARNING, events.JOB_LEASE_LOST, run)
             continue
-        announce(run, _log_requeued(run, end, logging.INFO, events.JOB_RELEASED, reason="chunk split"))
+        announce(run, _log_requeued(logging.INFO, events.JOB_RELEASED, run, end, reason="chunk split"))
     return True
 
 
-def _log_requeued(running: JobRun, ended: Ended | None, level: int, event: str, **fields: Any) -> JobState | None:
+def _log_requeued(level: int, event: str, running: JobRun, ended: Ended | None, **fields: Any) -> JobState | None:
     """Log that the job is queued again, or cancelled instead; return its state now, or None if it is not ours."""
     if ended is None:
         return None
