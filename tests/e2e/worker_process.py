@@ -29,11 +29,11 @@ PREFETCHES = {"salon_jobs.worker.buffer._PREFETCH_S": 600.0}
 KEEPS = {**PREFETCHES, "salon_jobs.worker.buffer.OVERDUE_S": 600.0}
 # Has a process that was asked to stop interrupt its runs soon, by a short SHUTDOWN_GRACE, and then leaves the runs, the
 # supervisor and the whole process as much time as a slow machine takes.
-INTERRUPTED_IN_TIME = {"salon_jobs.worker.worker._LEAVE_S": -120.0, "salon_jobs.worker.worker._FORCED_S": 120.0}
 RESCUED_IN_TIME = {"salon_jobs.process.service._MARGIN_S": -180.0}
 ENDS_IN_TIME = {
-    **INTERRUPTED_IN_TIME,
     **RESCUED_IN_TIME,
+    "salon_jobs.worker.worker._LEAVE_S": -120.0,
+    "salon_jobs.worker.worker._FORCED_S": 120.0,
     "salon_jobs.worker.supervisor._KILL_EARLY_S": -150.0,
     "salon_jobs.worker.supervisor._FORCED_KILL_S": 150.0,
 }
