@@ -11,10 +11,6 @@ from typing import ClassVar, Final
 
 from salon_jobs.core import destinations
 from salon_jobs.core.destinations import Destination
-from salon_jobs.core.records import INBOX_KEPT
-
-# How long the inbox remembers a message: twice the 14 days for which SQS may redeliver one.
-REMEMBERED: Final = INBOX_KEPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +98,7 @@ class Source(ABC):
 
     service: ClassVar[str]
     # Whether the inbox has messages of this consumer; set before the first receive. A source whose broker then knows no
-    # consumer has lost its place: it must not begin again with messages older than REMEMBERED.
+    # consumer has lost its place: it must not begin again with messages older than INBOX_KEPT.
     resumes: bool = False
 
     def __init__(self, destination: Destination, *, consumer: str) -> None:

@@ -12,7 +12,7 @@ from uuid import UUID
 StoreId: TypeAlias = Any
 # The values that a caller may give for it.
 GivenStore: TypeAlias = UUID | int | str
-# How long the inbox remembers a message: brokers/source.py says why.
+# How long the inbox remembers a message: twice the 14 days for which a broker may redeliver one.
 INBOX_KEPT: Final = timedelta(days=30)
 
 

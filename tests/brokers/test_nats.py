@@ -491,7 +491,7 @@ def test_lost_consumer_does_not_begin_anew(
     broker: NatsBroker, destination: str, name: str, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the inbox has forgotten what is there; unless it never was."""
-    monkeypatch.setattr("salon_jobs.brokers.nats.source.REMEMBERED", timedelta(days=1))  # less a day
+    monkeypatch.setattr("salon_jobs.brokers.nats.source.INBOX_KEPT", timedelta(days=1))  # less a day
     put(broker, f"{name}.x", "1")
     assert receive_notes(source) == ["1"]
     (durable,) = broker.look(lambda client: names_of_consumers(client, name))

@@ -17,11 +17,12 @@ import msgspec
 from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, api, describe, errors
 from salon_jobs.brokers.nats.protocol import Fault, aggregate_of, percent_encoded, read_names
 from salon_jobs.brokers.nats.settings import nats_settings
-from salon_jobs.brokers.source import REMEMBERED, Delivery, Source, read_delivery
+from salon_jobs.brokers.source import Delivery, Source, read_delivery
 from salon_jobs.core import destinations, events
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
 from salon_jobs.core.events import log_event
+from salon_jobs.core.records import INBOX_KEPT
 
 T = TypeVar("T")
 _LEAST_WAIT_S: Final = 0.05
@@ -255,7 +256,7 @@ class NatsSource(Source):
 
     async def _require_remembered(self, stream: str) -> None:
         """Refuse to begin anew in a stream with messages that the inbox had and forgot. Raises Unreachable."""
-        since = datetime.now(tz=UTC) - REMEMBERED + _MARGIN
+        since = datetime.now(tz=UTC) - INBOX_KEPT + _MARGIN
         for subject in self._subjects:
             query: dict[str, object] = {"seq": 1, "next_by_subj": subject}
             oldest = (await self._connection.query(f"STREAM.MSG.GET.{stream}", query, _read_oldest)).message
@@ -265,7 +266,7 @@ class NatsSource(Source):
                     f"stream {stream!r} has lost the consumer {self._name!r}, and still has messages of "
                     f"{oldest.time:%Y-%m-%d}, which the inbox has forgotten: from the beginning, they would become "
                     f"jobs again. Make it where it was, such as by: nats consumer add {stream} {self._name} "
-                    f"--pull --defaults {filters} --deliver {REMEMBERED.days}d",
+                    f"--pull --defaults {filters} --deliver {INBOX_KEPT.days}d",
                     code="NATS.CONSUMER_LOST",
                 )
 
