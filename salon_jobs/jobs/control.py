@@ -308,8 +308,8 @@ def _change(
                     statements.rows(then, {"ids": list(changed)}, using=using)
                 left_alone = [id_ for id_ in batch if id_ not in changed]
                 states = dict(Job.objects.using(using).filter(pk__in=left_alone).values_list("pk", "state"))
-                ids_with_keys = left_alone if takes_keys else []
-                twins = statements.rows("waiting_twin", {"ids": ids_with_keys}, using=using) if ids_with_keys else []
+                with_keys = left_alone if takes_keys else []
+                holders = statements.rows("holders_of_keys", {"ids": with_keys}, using=using) if with_keys else []
         except IntegrityError as error:
             # Another job has taken the key in the meantime.
             if not isinstance(error.__cause__, UniqueViolation):
@@ -327,7 +327,9 @@ def _change(
         # A job that was running a moment ago may now be queued again or failed.
         ending = {id_ for id_, state in states.items() if state in endable}
         details |= dict.fromkeys(ending, gettext("still running; its worker was asked to end it"))
-        details |= {id_: _has_same_key(gettext("job %(id)s") % {"id": twin}, runs=runs) for id_, twin, runs in twins}
+        details |= {
+            id_: _has_same_key(gettext("job %(id)s") % {"id": holder}, runs=runs) for id_, holder, runs in holders
+        }
         results += [ActionResult(id_, id_ in changed or id_ in ending, details.get(id_, "")) for id_ in batch]
     return results
 

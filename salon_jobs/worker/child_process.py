@@ -434,8 +434,9 @@ class ChildSupervisor(Loop):
             delete_row(child.process_id, using=self.using)
             return
         runs = child.runs()
+        ran = [run.job_id for run in runs]
         overdue: list[InFlightRun] = []
-        charged = [*(run.job_id for run in runs), *(child.report or {}).get("unwritten", ())]
+        charged = [*ran, *(child.report or {}).get("unwritten", ())]
         # It stopped as asked, but not in time: it has given its jobs back, or tried to.
         gave_back = self.stopping.is_set() and 0 < status != DEAD_EXIT
         if gave_back:
@@ -449,7 +450,7 @@ class ChildSupervisor(Loop):
                 using=self.using,
                 end=describe_end(status),
                 charged=charged,
-                ran=[run.job_id for run in runs],
+                ran=ran,
                 overdue=overdue,
                 died=not gave_back and self._life is not Life.BLAMELESS,
             )

@@ -171,7 +171,7 @@ def test_statements_about_runs_use_ids(crowded: int) -> None:
     operated = {"ids": [10, 20, 30], "running": True, "reason": "cancelled", "at": None, "priority": 1, "queue": None}
     for statement in ("operator_retry", "operator_cancel", "operator_change"):
         assert_no_full_scan(nodes(statement, operated))
-    assert_no_full_scan(nodes("waiting_twin", {"ids": [10]}))
+    assert_no_full_scan(nodes("holders_of_keys", {"ids": [10]}))
 
 
 def test_jobs_before_held_ones_are_found_by_index(crowded: int) -> None:

@@ -24,11 +24,9 @@ UPDATE salon_jobs_job j
        max_attempts = greatest(j.max_attempts, least(j.attempts + 1, 32767))
   FROM first f
  WHERE j.id = f.id
-   AND (f.job_key IS NULL OR NOT EXISTS (
-       SELECT FROM salon_jobs_job t
-        WHERE t.state IN ('queued', 'running') AND (t.state = 'queued' OR t.id > f.id)
-          AND t.job_key = f.job_key AND t.task = f.task
-          AND (t.store_id = f.store_id OR (t.store_id IS NULL AND f.store_id IS NULL))))
+   AND (f.job_key IS NULL OR NOT EXISTS (SELECT FROM salon_jobs_job t WHERE
+-- include: holds_key f
+   ))
 RETURNING j.id
 
 -- name: operator_forget_steps
@@ -74,14 +72,13 @@ UPDATE salon_jobs_job j
  WHERE j.id = chosen.id
 RETURNING j.id
 
--- name: waiting_twin
+-- name: holders_of_keys
 -- Find the jobs for whose keys operator_retry leaves these failed or cancelled jobs alone, and whether each runs.
 -- Locks: none. Role: operator, worker; web for its store.
 SELECT j.id, t.id, t.state = 'running'
   FROM salon_jobs_job j
-  JOIN salon_jobs_job t ON t.job_key = j.job_key AND t.task = j.task AND t.state IN ('queued', 'running')
-                       AND (t.state = 'queued' OR t.id > j.id)
-                       AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL))
+  JOIN salon_jobs_job t ON
+-- include: holds_key j
  WHERE j.id = ANY (%(ids)s) AND j.state IN ('failed', 'cancelled')
 
 -- name: may_update_messages

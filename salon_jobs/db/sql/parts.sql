@@ -15,6 +15,12 @@ level (priority) AS (
 -- The key of ordered jobs, a digest of what they share.
 left(encode(sha256(convert_to(concat_ws(chr(31), __column__.task, coalesce(__column__.store_id::text, ''), __column__.concurrency_key), 'UTF8')), 'hex'), 32)::uuid
 
+-- name: holds_key
+-- Whether job t holds the key of an ended job, so that this one is not retried: t waits, or is newer and runs.
+       t.state IN ('queued', 'running') AND (t.state = 'queued' OR t.id > __column__.id)
+       AND t.job_key = __column__.job_key AND t.task = __column__.task
+       AND (t.store_id = __column__.store_id OR (t.store_id IS NULL AND __column__.store_id IS NULL))
+
 -- name: caller
 -- Who calls a function that runs as its owner: the current store, and the role, whose privileges decide about others'.
     current_store __store_type__ := nullif(current_setting('__guc__', true), '')::__store_type__;
