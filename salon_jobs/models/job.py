@@ -10,7 +10,7 @@ import pgtrigger
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Cast, Coalesce, Now
-from django.db.models.signals import pre_save
+from django.db.models.signals import post_save, pre_save
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -323,8 +323,11 @@ class Job(Row):
 def cancel_loaded_job(instance: Job, *, raw: bool, **_: object) -> None:
     """Cancel a job that ``loaddata`` brings before it is written: a job that waited elsewhere must not run here.
 
-    Receiver of ``pre_save``. An operator can still retry it.
+    Receiver of ``pre_save``. An operator can still retry it; its follow-up is gone (``drop_loaded_follow_up``), and
+    another one may get that number.
     """
+    if raw:
+        instance.follow_up_id = None
     if raw and instance.state in (JobState.QUEUED, JobState.RUNNING):
         instance.state, instance.reason = JobState.CANCELLED.value, "loaded from a fixture"
         instance.leased_by, instance.finished_at = None, datetime.now(UTC)
@@ -557,3 +560,15 @@ class FollowUp(Row):
 
     def __str__(self) -> str:
         return f"{self.task} after {self.remaining} jobs"
+
+
+def drop_loaded_follow_up(instance: FollowUp, *, raw: bool, using: str, **_: object) -> None:
+    """Delete a follow-up that ``loaddata`` brings: with no jobs left, its job would be enqueued here.
+
+    Receiver of ``post_save``, since ``loaddata`` cannot leave a row out.
+    """
+    if raw:
+        FollowUp.objects.using(using).filter(pk=instance.pk).delete()
+
+
+post_save.connect(drop_loaded_follow_up, sender=FollowUp)

@@ -19,6 +19,9 @@ from django.db import connections, transaction
 from salon_jobs import emit, flow, tenant_context
 from salon_jobs.access.strict import refuse_without_store
 from salon_jobs.control import retry_jobs
+from salon_jobs.dashboard.jobs import job_page
+from salon_jobs.models import Job
+from salon_jobs.worker.maintenance import Maintenance
 from tests import tasks
 from tests.docs.markdown import blocks, read
 from tests.interpreter import manage, succeed
@@ -91,6 +94,19 @@ def test_loaded_flow_has_ended(carry: Callable[[], None]) -> None:
     assert seen("SELECT job_id, after_id FROM salon_jobs_flow_edge") == [(second.id, first.id)]
 
 
+@pytest.mark.parametrize("remaining", [2, 0], ids=["jobs wait", "key was held"])
+def test_loaded_follow_up_is_dropped(carry: Callable[[], None], remaining: int) -> None:
+    """It is not enqueued, even if only its key was held, and nothing follows jobs that are retried."""
+    calls = [tasks.system.call(), tasks.system.call()]
+    ids = [handle.id for handle in tasks.system.enqueue_many(calls, then=tasks.keyed_system.call(note="done"))]
+    change("UPDATE salon_jobs_follow_up SET remaining = %s", remaining)
+    carry()
+    Maintenance(using="default").poll()
+    assert all(result.changed for result in retry_jobs(ids, using="operator"))
+    assert [job_page(job, using="operator").then for job in Job.objects.using("operator").order_by("pk")] == ["", ""]
+    assert seen("SELECT id FROM salon_jobs_follow_up") == []
+
+
 def test_loaded_request_to_retry_is_dropped(carry: Callable[[], None]) -> None:
     """A message that waited for its consumer would become a job here, too."""
     insert("inbox", consumer="orders", message_id="1", status="retry", code="INBOX.UNKNOWN_EVENT", reason="no")
@@ -108,7 +124,7 @@ def test_result_of_none_can_be_loaded(carry: Callable[[], None]) -> None:
 
 
 # What jobs, members of flows and messages get where they are loaded.
-CHANGED = {"state", "reason", "finished_at", "status", "last_error", "ended_at", "outcome", "move"}
+CHANGED = {"state", "reason", "finished_at", "status", "last_error", "ended_at", "outcome", "move", "follow_up_id"}
 HIDES = r"row-level security hides rows of \"?customer\"? from {}: .*--database.*tenant_context.*--exclude"
 
 
@@ -145,7 +161,8 @@ def test_rows_of_every_table_return(
     canaries.clear(superuser)
     call_command("loaddata", to, database="owner", verbosity=0)
     for table in tables:
-        assert unchanged(rows_of(table)) == unchanged(before[table]), table
+        expected = [] if table == "salon_jobs_follow_up" else unchanged(before[table])
+        assert unchanged(rows_of(table)) == expected, table
 
 
 @pytest.fixture
