@@ -167,9 +167,10 @@ class CurrentJob:
         """Finish the job as succeeded inside the handler's own last transaction, so that both commit together.
 
         For tasks with ``atomic=False``. A task with ``keep_result`` passes its ``result`` here, since its return value
-        comes too late. A second call in the same transaction does nothing. Raises LeaseLost if the job now belongs to
-        another run, and TransactionBroken if the transaction can only roll back: do not catch them. After a timeout,
-        raises the timeout again: a handler that swallowed it must not look like success.
+        comes too late. A second call in the same transaction does nothing, and one that is rolled back counts for
+        nothing. Raises LeaseLost if the job now belongs to another run, and TransactionBroken if the transaction can
+        only roll back: do not catch them. After a timeout, raises the timeout again: a handler that swallowed it must
+        not look like success.
         """
         self.run.keep_returned(result)
         self.run.finish()

@@ -230,6 +230,14 @@ class JobRun(Extensible):
             raise LeaseLost(f"job {self.id} is no longer leased to this run")
         self.finished = True
 
+    def recheck_finish(self) -> None:
+        """Find out whether the job is still ``finished``, or the transaction that did it was rolled back.
+
+        Raises the errors of ``check_finish``.
+        """
+        self.check_finish()
+        self.finished = bool(self.leases.committed(self.job))
+
     def check_finish(self) -> None:
         """Raise the error that keeps this run from succeeding: its interrupt, or TransactionBroken."""
         self.refuse_to_go_on()

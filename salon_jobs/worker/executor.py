@@ -251,9 +251,11 @@ def _call_handler(arguments: dict[str, Any], run: JobRun) -> Any:
         raise
     exit_if_forked()
     if task.is_async:  # in a test, or by EAGER; those of a worker run in lane.py
-        return run_coroutine(result)
-    if result is not None and inspect.isawaitable(result):
+        result = run_coroutine(result)
+    elif result is not None and inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
         raise TaskInvalid(f"task {task.name!r} returned something to await; declare its handler with async def")
+    if run.finished:
+        run.recheck_finish()
     return result

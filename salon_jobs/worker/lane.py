@@ -298,7 +298,10 @@ class CoroutineRunner:
             running.is_called = True
         else:  # just before the handler began
             run.cancel()
-        return (await run.ended()).result()
+        result = (await run.ended()).result()
+        if running.finished:
+            await _on_thread(calls, running.recheck_finish)
+        return result
 
 
 async def _in_context(calls: RunCalls, function: Callable[[], object]) -> None:

@@ -111,6 +111,15 @@ def finish_again() -> None:
 
 
 @task
+def finish_in_vain() -> str:
+    """Finish in a transaction that is rolled back, and return something else."""
+    with transaction.atomic():
+        current_job().finish("rolled back")
+        transaction.set_rollback(True)
+    return "returned"
+
+
+@task
 def give(kind: str) -> Any:
     """Return something that is not JSON, or not quite."""
     values: dict[str, Any] = {

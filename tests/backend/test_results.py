@@ -161,6 +161,14 @@ def test_signal_has_last_result_of_finish() -> None:
     assert [result.return_value for _, result in got] == [None]
 
 
+@pytest.mark.parametrize("keep", [timedelta(hours=1), timedelta(0)])
+def test_signal_after_rolled_back_finish(keep: timedelta) -> None:
+    with received(task_finished) as got:
+        calls.finish_in_vain.using(keep_result=keep).enqueue()
+        drain_jobs()
+    assert [result.return_value for _, result in got] == ["returned"]
+
+
 def test_cancelled_job_has_failed() -> None:
     result = calls.add.enqueue(1)
     cancel(result)

@@ -102,6 +102,27 @@ def test_result_given_to_finish(work: Work) -> None:
     assert get_job(job_id).value == {"early": True}
 
 
+@pytest.mark.parametrize("task", [tasks.kept_result_outside, tasks.kept_result_in_store, tasks.kept_result_async])
+def test_result_after_rolled_back_finish(work: Work, task: Any) -> None:
+    """It is what the handler returned, as if it had not called ``finish``."""
+
+    def end() -> None:
+        with suppress(ZeroDivisionError), transaction.atomic():
+            current_job().finish("early")
+            raise ZeroDivisionError
+
+    def body(**_: object) -> str:
+        end()
+        return "returned"
+
+    async def coroutine(**_: object) -> str:
+        await sync_to_async(end)()
+        return "returned"
+
+    job_id = work.run_on_thread(coroutine if task is tasks.kept_result_async else body, task)
+    assert get_job(job_id).value == "returned"
+
+
 @pytest.mark.parametrize(
     ("value", "stored"),
     [
