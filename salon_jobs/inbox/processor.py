@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -31,6 +32,9 @@ from salon_jobs.jobs.task import Call, Task, get_task
 
 # How often a message that cannot become a job yet is delivered: its store or task may be on its way.
 _MOST_DELIVERIES: Final = 5
+# How long a consumer trusts that a store exists: asking takes 4 ms where there are 9,000 stores, and 54 ms where there
+# are 90,000.
+_TRUSTED_S: Final = 10.0
 
 
 UNREADABLE: Final = "INBOX.UNREADABLE"
@@ -201,14 +205,18 @@ class BatchResult:
 class Processor:
     """Processor of one consumer's deliveries. Single-threaded; worker role, outside any transaction."""
 
-    def __init__(self, consumer: str, settings: ConsumerSettings, *, using: str) -> None:
+    def __init__(
+        self, consumer: str, settings: ConsumerSettings, *, using: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Look up the tasks. Raises ConfigurationError for an unknown task name, suggesting the nearest one."""
         self._consumer = consumer
         self._settings = settings
         self._using = using
         self._tasks = find_tasks(consumer, settings)
-        # Stores that exist: they are not queried again.
+        self._clock = clock
+        # Stores that exist, and since when they are trusted to.
         self._stores: set[StoreId] = set()
+        self._stores_since = float("-inf")
 
     def process(self, deliveries: Sequence[Delivery], *, stopping: Callable[[], bool] = lambda: False) -> BatchResult:
         """Store deliveries and enqueue their jobs; return, after the commit, the answer to each.
@@ -333,9 +341,11 @@ class Processor:
         )
 
     def _check_stores(self, messages: Sequence[ParsedMessage]) -> Sequence[ParsedMessage]:
-        """Reject messages for stores that do not exist (yet)."""
+        """Reject messages for stores that do not exist (yet). A deletion is noticed after ``_TRUSTED_S`` at most."""
         if conf.store_model is None:
             return messages
+        if (now := self._clock()) - self._stores_since >= _TRUSTED_S:
+            self._stores, self._stores_since = set(), now
         named = {message.store_id for message in messages if message.task is not None} - {None}
         if unknown := named - self._stores:
             self._stores |= queries.existing_stores(unknown, using=self._using)

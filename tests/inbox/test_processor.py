@@ -267,6 +267,19 @@ def test_unknown_store_is_waited_for(stores: list[UUID]) -> None:
     assert inbox_rows()[-1] == (id_of(never), "rejected", "INBOX.UNKNOWN_STORE")
 
 
+def test_deleted_store_is_noticed(stores: list[UUID]) -> None:
+    """A consumer that knew the store asks again once its answer is old."""
+    now, read = 0.0, read_consumers({"orders": {"SOURCE": "rn::memory:::orders", "TASKS": TASKS}})
+    known = Processor("orders", read["orders"], using="default", clock=lambda: now)
+    placed = [message(event="placed", store_id=str(stores[0]), count=5) for _ in range(3)]
+    assert counts(known.process(placed[:1])) == (1, 0, 0, 1, 0)
+    change("DELETE FROM store WHERE id = %s", stores[0])
+    assert counts(known.process(placed[1:2])) == (1, 0, 0, 1, 0), "it has just asked"
+    now = 10.0
+    assert counts(known.process(placed[2:])) == (0, 0, 1, 1, 0)
+    assert inbox_rows()[-1] == (id_of(placed[2]), "rejected", "INBOX.UNKNOWN_STORE")
+
+
 def test_store_of_the_settings(stores: list[UUID]) -> None:
     processor(STORE=str(stores[2])).process([message(event="placed"), message(event="placed", store_id=str(stores[0]))])
     assert {row[1] for row in jobs()} == {stores[2]}
