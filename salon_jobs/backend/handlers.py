@@ -147,11 +147,14 @@ class TaskHandler:
                     f"it there: {self.func.__name__} = {self.func.__name__}.using({name}=…)"
                 )
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> TaskCall:
-        """Return the call with these arguments. Raises PayloadInvalid if they do not fit, or are not JSON."""
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /, task: AnyTask | None = None) -> TaskCall:
+        """Return the call of the declared task, or of one with other options, with these arguments.
+
+        Raises PayloadInvalid if they do not fit, or are not JSON.
+        """
         try:
             self.signature.bind(*args, **kwargs)
-            return self.call_of(self.task, args, kwargs)
+            return self.call_of(task or self.task, args, kwargs)
         except (TypeError, ValueError) as error:
             raise PayloadInvalid(f"task {self.name!r}: {error}") from error
 
@@ -166,14 +169,21 @@ class TaskHandler:
         fits = not self._unknown_argument(arguments["args"], arguments["kwargs"])
         return TaskCall(backend=task.backend, changes=changes_of(task, self.task), fits=fits, **arguments)
 
-    def job_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> NewJob:
+    def job_of(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /, *, like: Mapping[str, Any] | None = None
+    ) -> NewJob:
         """Return the job that enqueueing these arguments adds. Raises PayloadInvalid, InvalidTask.
 
-        Without ``args``, positional-only arguments may be named, as ``named`` does.
+        It has the alias and the options of the call ``like``, but not its ``run_after``. Without ``args``,
+        positional-only arguments may be named, as ``named`` does.
         """
         if not args:
             args, kwargs = self._placed(kwargs)
-        return self.new_job(self.task, self.bind(args, kwargs), job_key(self.task, args, kwargs))
+        task, earlier = self.task, TaskCall.of(like) if isinstance(like, Mapping) else None
+        if earlier is not None and earlier.backend in task_backends.settings:
+            earlier.changes.pop("run_after", None)
+            task = earlier.task(task)
+        return self.new_job(task, self.bind(args, kwargs, task), job_key(task, args, kwargs))
 
     def new_job(self, task: AnyTask, call: TaskCall, key: str | None) -> NewJob:
         """Return the job of a call, with the options of the task that was enqueued.

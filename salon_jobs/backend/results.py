@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -74,13 +74,13 @@ class TaskCall:
         return text
 
     @classmethod
-    def of(cls, payload: dict[str, Any]) -> TaskCall | None:
+    def of(cls, payload: Mapping[str, Any]) -> TaskCall | None:
         """Read a payload. Return None if this backend did not write it."""
         found: tuple[Any, ...] = tuple(map(payload.get, ("args", "kwargs", "backend")))
         if tuple(map(type, found)) != (list, dict, str):
             return None
         args, kwargs, backend = found
-        changes: dict[str, Any] = payload.get("task", {})
+        changes: dict[str, Any] = {**payload.get("task", {})}
         if changes.get("run_after") is not None:
             changes["run_after"] = datetime.fromisoformat(changes["run_after"])
         if changes.get("keep_result") is not None:

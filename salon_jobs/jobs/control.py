@@ -190,12 +190,16 @@ def run_again(job: Job | int | str | WithId, arguments: Mapping[str, Any], *, us
 
 
 def job_with(row: Job | Schedule, arguments: Mapping[str, Any]) -> NewJob:
-    """Return the job that enqueueing a row's task with these arguments adds. Raises UnknownTask, PayloadInvalid."""
+    """Return the job that enqueueing a row's task with these arguments adds, with the options in its payload, if any.
+
+    Raises UnknownTask, PayloadInvalid.
+    """
     declared = registry.get_declaration(row.task)
     store_name = declared.payload.store_name
     if store_name in arguments:
         raise PayloadInvalid(f"task {row.task!r}: leave out {store_name!r}, since the store stays")
-    return declared.job_of((), {**arguments, **({store_name: row.store_id} if store_name else {})})
+    given = {**arguments, **({store_name: row.store_id} if store_name else {})}
+    return declared.job_of((), given, like=row.payload)
 
 
 def _by_name(

@@ -123,8 +123,13 @@ class TaskDeclaration(Protocol):
     def limits(self) -> DeclaredLimits: ...
     @property
     def backoff(self) -> Backoff: ...
-    def job_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> NewJob:
-        """Return the job that enqueueing these arguments adds. Raises PayloadInvalid."""
+    def job_of(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /, *, like: Mapping[str, Any] | None = None
+    ) -> NewJob:
+        """Return the job that enqueueing these arguments adds, with the options that the payload ``like`` has, if any.
+
+        Raises PayloadInvalid.
+        """
         ...
 
     def stored_job(self, store_id: StoreId | None, payload: str, /) -> NewJob:

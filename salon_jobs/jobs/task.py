@@ -246,8 +246,13 @@ class Task(BoundTask[P], Generic[P, R_co]):
             task=self.name, store_id=arguments.store_id, payload=arguments.json, ordered=self.ordered, **values
         )
 
-    def job_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> NewJob:
-        """Return the job that enqueueing these arguments adds, with the declared options. Raises PayloadInvalid."""
+    def job_of(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /, *, like: Mapping[str, Any] | None = None
+    ) -> NewJob:
+        """Return the job that enqueueing these arguments adds, with the declared options: a payload has none.
+
+        Raises PayloadInvalid.
+        """
         return self.new_job(self.payload.bind(args, kwargs), self.options)
 
     def stored_job(self, store_id: StoreId | None, payload: str, /) -> NewJob:

@@ -22,7 +22,9 @@ from salon_jobs.schedules.due import StoredSchedules
 from salon_jobs.testing import drain_jobs
 from tests import tasks
 from tests.backend import calls
+from tests.backend.aliases import TASKS
 from tests.backend.django_tasks_api import PACKAGE
+from tests.management.operator import run
 from tests.support import seen
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -72,6 +74,22 @@ class TestJobs:
         with pytest.raises(CommandError, match=f"there is no job {UUID(int=9)}"):
             call_command("salon_jobs", "show", str(UUID(int=9)))
 
+    def test_run_again_keeps_alias_and_options(self) -> None:
+        later = get_job(add.enqueue(1)).created_at + HOUR
+        sent = mail.using(backend="open", queue_name="bulk", priority=3, run_after=later)
+        again = get_job(run_again(sent.enqueue("a@b.example"), {"address": "c@d.example"}))
+        result = sent.get_result(str(again.public_id))
+        assert (result.args, result.kwargs) == ([], {"address": "c@d.example"})
+        assert (result.task.queue_name, result.task.priority, result.task.run_after) == ("bulk", 3, None)
+        assert (again.queue, again.priority, again.run_at < later) == ("bulk", -3, True)
+
+    def test_run_again_without_the_alias(self) -> None:
+        """It is a call of the declared task, since the settings have the alias no more."""
+        earlier = add.using(backend="open").enqueue(1)
+        with override_settings(TASKS={"default": TASKS["default"]}):
+            again = get_job(run_again(earlier, {"left": 5}))
+            assert add.get_result(str(again.public_id)).kwargs == {"left": 5}
+
     def test_web_finds_jobs_of_its_store_by_public_id(self, stores: list[UUID]) -> None:
         with tenant_context(stores[0]):
             result = add.enqueue(1)
@@ -120,6 +138,15 @@ class TestSchedules:
         [(result_id,)] = seen("SELECT public_id FROM salon_jobs_job WHERE task LIKE '%%add'")
         drain_jobs()
         assert add.get_result(str(result_id)).return_value == 7
+
+    def test_change_keeps_options_of_call(self) -> None:
+        weekly = mail.using(backend="open", queue_name="bulk", priority=3, keep_result=HOUR)
+        schedule(call(weekly, address="a@b.example"), every=HOUR, key="mail")
+        run("schedules", "change", "mail", "--every", "2h")
+        run("schedules", "change", "mail", "--arguments", '{"address": "c@d.example"}')
+        job = get_job(run_schedule("mail"))
+        assert (job.queue, job.priority, job.payload["kwargs"]) == ("bulk", -3, {"address": "c@d.example"})
+        assert weekly.get_result(str(job.public_id)).task.keep_result == HOUR
 
     def test_run_now_adds_job(self) -> None:
         schedule(call(add, 3), every=HOUR, key="sum")
