@@ -235,6 +235,8 @@ class TaskHandler:
         for parameter in bound.signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
                 named |= named.pop(parameter.name, {})
+            elif parameter.kind is parameter.VAR_POSITIONAL and parameter.name in named:
+                named[parameter.name] = list(named[parameter.name])  # as JSON has it
         return named
 
     def _placed(self, named: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

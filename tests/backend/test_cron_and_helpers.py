@@ -136,6 +136,8 @@ class TestHelpers:
             assert_enqueued(add, letf=1)
         echo.enqueue("first", name=(1, 2))
         assert assert_enqueued(echo, name=[1, 2], count=1)
+        echo.enqueue(3, 4)
+        assert assert_enqueued(echo, args=[3, 4], count=1)
 
     def test_run_again_takes_arguments_by_name(self) -> None:
         add.enqueue(1, right=2)
