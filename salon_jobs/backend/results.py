@@ -151,12 +151,19 @@ def _worker_ids(record: JobRecord) -> list[str]:
 
 def _errors(record: JobRecord) -> Sequence[TaskError]:
     errors = [TaskError(exception_class_path=each.error_class, traceback=each.traceback) for each in record.errors]
-    ended_by = errors[-1].exception_class_path if errors else ""
-    if record.state is JobState.CANCELLED and ended_by not in _ENDS:
+    if record.state is JobState.CANCELLED and not _run_ended(record):
         # A job that did not run has no exception of its own.
         path = DISCARD_CLASS if record.reason.startswith(DISCARDED) else CANCEL_CLASS
         errors.append(TaskError(exception_class_path=path, traceback=record.reason))
     return errors
+
+
+def _run_ended(record: JobRecord) -> bool:
+    """Return whether a run ended this cancelled job, with an error of its own. Earlier ones are older than the end."""
+    if not record.errors or record.finished_at is None:
+        return False
+    last = record.errors[-1]
+    return last.error_class in _ENDS and last.occurred_at >= record.finished_at
 
 
 def _plain(value: Any) -> Any:

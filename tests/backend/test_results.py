@@ -19,7 +19,7 @@ from salon_jobs import Discard, tenant_context
 from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend.framework import TaskResultDoesNotExist, TaskResultStatus
 from salon_jobs.backend.tasks import changed
-from salon_jobs.control import cancel_jobs
+from salon_jobs.control import cancel_jobs, retry_jobs
 from salon_jobs.core.errors import ResultInvalid
 from salon_jobs.core.outcomes import Errored, Left, NotStarted
 from salon_jobs.jobs import registry
@@ -144,6 +144,14 @@ def test_cancel_after_failure_has_both_errors() -> None:
     cancel(result)
     assert error_paths(result) == ["builtins.ValueError", "salon_jobs.core.errors.CancelRequested"]
     assert (result.attempts, len(result.worker_ids)) == (1, 1)
+
+
+def test_cancel_after_discard_and_retry_has_both_errors() -> None:
+    """The discard ended the job before it was retried, not now."""
+    result = run(calls.give_up)
+    assert retry_jobs(result)[0].changed
+    cancel(result)
+    assert error_paths(result) == ["salon_jobs.core.outcomes.Discard", "salon_jobs.core.errors.CancelRequested"]
 
 
 @pytest.mark.parametrize("keep", [timedelta(hours=1), timedelta(0)])
