@@ -31,7 +31,7 @@ from salon_jobs.backend.tasks import task as task
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import as_uuid, check_text
 from salon_jobs.core.errors import ConfigurationError, OptionInvalid, TaskInvalid, suggest
-from salon_jobs.core.records import EnqueueAction
+from salon_jobs.core.records import EnqueueAction, JobState
 from salon_jobs.core.text import short_repr
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.payload import Arguments
@@ -141,7 +141,7 @@ class SalonJobsBackend(BaseTaskBackend):
         task_enqueued.send_robust(type(self), task_result=result)
         if enqueue.at_once:
             enqueue.run_at_once_in_tests(None)
-            with suppress(TaskResultDoesNotExist):  # a job without a kept result leaves no record
+            with suppress(TaskResultDoesNotExist):  # a success without a kept result leaves none
                 result.refresh()
         return cast("TaskResult[P, R]", result)
 
@@ -150,13 +150,15 @@ class SalonJobsBackend(BaseTaskBackend):
         return handlers.handler_of(task)
 
     def get_result(self, result_id: str) -> AnyResult:
-        """Read a result of this alias, in any store. Raises TaskResultDoesNotExist."""
+        """Read a result of this alias, in any store. Raises TaskResultDoesNotExist, also for a value not kept."""
         if (public_id := as_uuid(result_id)) is None:
             raise TaskResultDoesNotExist(result_id)
         record = load_result(public_id)
         call = None if record is None else TaskCall.of(record.payload)
         if record is None or call is None or call.backend != self.alias:
             raise TaskResultDoesNotExist(result_id)
+        if record.state is JobState.SUCCEEDED and not record.has_value:  # RETAIN_SUCCEEDED keeps the job
+            raise TaskResultDoesNotExist(f"{result_id}: what the task returned is not kept")
         if (handler := handlers.find(record.task)) is None:
             raise TaskResultDoesNotExist(f"{result_id}: its task {record.task!r} is no longer a task of this backend")
         return result_of(record, call.task(handler.task), call)

@@ -15,7 +15,7 @@ from django.db import connections
 from django.test import override_settings
 
 from project.settings import SALON_JOBS
-from salon_jobs import Discard, tenant_context
+from salon_jobs import Discard, get_job, tenant_context
 from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend.framework import TaskResultDoesNotExist, TaskResultStatus
 from salon_jobs.backend.tasks import changed
@@ -296,6 +296,17 @@ def test_unkept_result_is_not_written() -> None:
         result = calls.add.enqueue(1)
         drain_jobs()
     assert seen("SELECT FROM salon_jobs_job_result") == []
+
+
+def test_kept_job_is_no_kept_result() -> None:
+    """None would look like what the task returned."""
+    with override_settings(SALON_JOBS={**SALON_JOBS, "RETAIN_SUCCEEDED": timedelta(days=1)}):
+        nothing, forgotten = calls.give.enqueue("none"), calls.forgotten.enqueue()
+        drain_jobs()
+    assert calls.give.get_result(nothing.id).return_value is None
+    assert get_job(forgotten).state == "succeeded"
+    with pytest.raises(TaskResultDoesNotExist):
+        forgotten.refresh()
 
 
 def test_failure_is_one_log_record(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
