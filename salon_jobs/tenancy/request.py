@@ -267,7 +267,7 @@ class TenantMiddleware:
         return store, None
 
     def _vary(self, response: HttpResponseBase) -> HttpResponseBase:
-        vary_by_store(self.resolver, response)
+        vary_by_store(self.resolver, response, by_host=True)
         return response
 
 
@@ -297,14 +297,15 @@ def log_refusal(request: HttpRequest, refused: StoreRefused) -> None:
     log_event(logging.WARNING, REQUEST_REFUSED, detail=str(refused), user_id=user, path=path)
 
 
-def vary_by_store(resolver: StoreResolver, response: HttpResponseBase) -> None:
+def vary_by_store(resolver: StoreResolver, response: HttpResponseBase, *, by_host: bool = False) -> None:
     """Tell caches on which headers the store depends, and shared caches to keep no copy.
 
-    Responses that a view declares ``public`` may be kept, and so may the pages of stores with their own host names.
+    Responses that a view declares ``public`` may be kept, and so may, ``by_host``, those of stores with their own host
+    names: for caches that hand them out only to users whom the middleware has let in.
     """
     if vary := getattr(resolver, "vary", ()):
         patch_vary_headers(response, vary)
-    if not isinstance(resolver, SubdomainResolver) and "public" not in response.get("Cache-Control", ""):
+    if not (by_host and isinstance(resolver, SubdomainResolver)) and "public" not in response.get("Cache-Control", ""):
         patch_cache_control(response, private=True)
 
 

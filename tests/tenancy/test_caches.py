@@ -155,6 +155,16 @@ def test_page_comes_from_the_cache(two: list[UUID], name: str) -> None:
     assert get(client, f"/{name}/") == before
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_cached_page_of_a_host(two: list[UUID], name: str) -> None:
+    """It reaches the members of its store alone, though every store has its own host name."""
+    host = {"SERVER_NAME": f"{two[0]}.salons.example"}
+    with configured(REQUEST_STORE="*.salons.example"), override_settings(ROOT_URLCONF=__name__):
+        assert "canary 0" in get(signed_in(member_of(two[0]), **host), f"/{name}/")
+        for user in (member_of(two[1]), None):
+            assert signed_in(user, **host).get(f"/{name}/").status_code == 403
+
+
 @pytest.mark.parametrize("place", [0, len(MIDDLEWARE)], ids=["outside", "inside"])
 def test_cache_of_the_whole_site(two: list[UUID], place: int) -> None:
     """Outside of the stores nothing is cached; inside, each store has its pages. The check names the former."""
