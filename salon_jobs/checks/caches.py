@@ -21,24 +21,21 @@ from salon_jobs.tenancy.request import is_path_without_store
 from salon_jobs.tenancy.resolvers import StoreResolver, SubdomainResolver, make_resolver
 
 KEY_FUNCTION: Final = f"{store_key.__module__}.{store_key.__name__}"
-_PAGE_CACHES: Final = {f"django.middleware.cache.{name}Middleware" for name in ("UpdateCache", "FetchFromCache")}
+_FETCHES: Final = "django.middleware.cache.FetchFromCacheMiddleware"
+_UPDATES: Final = "django.middleware.cache.UpdateCacheMiddleware"
 _METHODS: Final = ("dispatch", "get", "head", "list", "retrieve")
 _DEEPEST: Final = 8
 
 
 def check_caches(**_: Any) -> list[CheckMessage]:
-    """Check that caches of pages and of sessions suit stores, unless each store has its own host name.
-
-    Loads the URLs.
-    """
+    """Check that caches of pages and of sessions suit stores. Loads the URLs."""
     try:
         if conf.store_model is None:
             return []
     except ConfigurationError:
         return []  # E001
     known, of_middleware, of_sessions = cache_settings()
-    # A host is part of a page's key.
-    found = [] if isinstance(_resolver(), SubdomainResolver) else list(_check_pages(known, of_middleware))
+    found = list(_check_pages(known, of_middleware, by_host=isinstance(_resolver(), SubdomainResolver)))
     if of_sessions is not None and known.get(of_sessions, {}).get("KEY_FUNCTION") in (KEY_FUNCTION, store_key):
         text = f"sessions are in the cache {of_sessions!r}, whose keys contain the store: views would not find them"
         hint = "set SESSION_CACHE_ALIAS to a cache without this KEY_FUNCTION"
@@ -53,17 +50,26 @@ def _resolver() -> StoreResolver | None:
         return None  # E030
 
 
-def _check_pages(known: Mapping[str, Mapping[str, Any]], of_middleware: str) -> Iterator[CheckMessage]:
+def _check_pages(
+    known: Mapping[str, Mapping[str, Any]], of_middleware: str, *, by_host: bool
+) -> Iterator[CheckMessage]:
+    """Check the caches of pages. ``by_host``: a host, which is part of a page's key, has one store.
+
+    Then pages may be stored outside of the stores, but whoever asks for one must belong to its store.
+    """
+    outside = {_FETCHES} if by_host else {_FETCHES, _UPDATES}
     names = middleware()
     kinds = [names_of(name) for name in names]
     tenants = [position for position, kind in enumerate(kinds) if OURS in kind]
-    of_pages = [position for position, kind in enumerate(kinds) if kind & _PAGE_CACHES]
+    of_pages = [position for position, kind in enumerate(kinds) if kind & outside]
     users: dict[str, str] = {}
     if tenants and of_pages:
         users[of_middleware] = names[of_pages[0]]
         if of_pages[0] < tenants[0]:
-            hint = f"in MIDDLEWARE, put {names[tenants[0]]!r} before what caches pages"
+            hint = f"in MIDDLEWARE, put {names[tenants[0]]!r} before it"
             yield Error(f"{names[of_pages[0]]} caches pages outside of their stores", hint=hint, id="salon_jobs.E061")
+    if by_host:
+        return
     for path, view in _views() if has_urls() else ():
         if _has_store(path, view, by_middleware=bool(tenants)):
             for alias in _aliases(view):

@@ -21,7 +21,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
-from project.salon.models import Customer
+from project.salon.models import Customer, Membership
 from salon_jobs.checks.caches import KEY_FUNCTION, check_caches
 from salon_jobs.integrations.rest_framework import TenantAPIView
 from salon_jobs.tenancy.caches import store_key
@@ -163,6 +163,23 @@ def test_cached_page_of_a_host(two: list[UUID], name: str) -> None:
         assert "canary 0" in get(signed_in(member_of(two[0]), **host), f"/{name}/")
         for user in (member_of(two[1]), None):
             assert signed_in(user, **host).get(f"/{name}/").status_code == 403
+
+
+@pytest.mark.parametrize("place", [1, 1 + len(MIDDLEWARE)], ids=["outside", "inside"])
+def test_page_of_a_host_after_a_membership(two: list[UUID], place: int) -> None:
+    """Outside of the stores it is handed out to somebody who has left, and the check says so."""
+    names = [UPDATE, *MIDDLEWARE]
+    names[place:place] = [FETCH]
+    user = member_of(two[0])
+    client = signed_in(user, SERVER_NAME=f"{two[0]}.salons.example")
+    with (
+        configured(REQUEST_STORE="*.salons.example"),
+        override_settings(ROOT_URLCONF=__name__, MIDDLEWARE=names, CACHES=SHARED),
+    ):
+        get(client, "/plain/")
+        Membership.objects.using("owner").filter(user_id=user.pk).delete()
+        assert client.get("/plain/").status_code == (200 if place == 1 else 403)
+        assert [each.id for each in check_caches()] == (["salon_jobs.E061"] if place == 1 else [])
 
 
 @pytest.mark.parametrize("place", [0, len(MIDDLEWARE)], ids=["outside", "inside"])
