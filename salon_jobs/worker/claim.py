@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from django.db import transaction
 
+from salon_jobs.core.errors import PayloadInvalid
 from salon_jobs.core.records import ClaimedJob, StoreId
 from salon_jobs.db.statements import StatementRefused, run_raw
 from salon_jobs.jobs import registry
@@ -180,8 +181,11 @@ class Claimer:
             jobs = claim_groups(self._leases, quotas, room, self._scans.low_water) if quotas else []
             if tokens:
                 scopes = {quota.group.id: quota.group.scopes for quota in quotas}
-                started = Counter(scope for job in jobs if not _has_expired(job) for scope in scopes[group_of(job)])
-                for scope in sorted(tokens.keys() & started.keys()):
+                started = Counter[str]()
+                for job in jobs:
+                    if (rated := tokens.keys() & scopes[group_of(job)]) and _starts(job):
+                        started.update(rated)
+                for scope in sorted(started):
                     spent = {"scope": scope, "spent_s": started[scope] / (self._limits[scope].rate or 1)}
                     run_raw("spend_tokens", spent, using=self._leases.using)
         waits_s = [(1 - left) / (self._limits[scope].rate or 1) for scope, left in tokens.items() if left < 1]
@@ -221,9 +225,17 @@ class Claimer:
             return tokens
 
 
-def _has_expired(job: ClaimedJob) -> bool:
-    """Return whether a claimed job will end without a run, since it waited too long."""
-    return why_expired(registry.get_declaration(job.task), job, time.monotonic() - job.due_at) is not None
+def _starts(job: ClaimedJob) -> bool:
+    """Return whether a claimed job will start: not if it waited too long, or its payload does not fit."""
+    task = registry.get_declaration(job.task)
+    if why_expired(task, job, time.monotonic() - job.due_at) is not None:
+        return False
+    if job.payload:  # else it is too large for a claim to carry
+        try:
+            task.payload.decode(job.payload, job.store_id)
+        except PayloadInvalid:
+            return False
+    return True
 
 
 # Where to continue reading each claim group: instant (microseconds since 1970) and id of the job last claimed from it.

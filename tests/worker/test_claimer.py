@@ -742,6 +742,20 @@ def test_jobs_past_wait_timeout_cost_no_rate(declare: Declare, claimer: Claimer,
     assert [len(claimer.claim(5).jobs) for _ in range(2)] == [5, 3]
 
 
+@pytest.mark.parametrize("payload", ['{"colour": "red"}', '{"number": "many"}'], ids=["unknown", "invalid"])
+def test_unreadable_payloads_cost_no_rate(declare: Declare, claimer: Claimer, stores: list[UUID], payload: str) -> None:
+    """The worker leaves or fails their jobs without a run."""
+    add_calls(declare(rate="5/h", burst=5), stores[:1], count=8)
+    change("UPDATE salon_jobs_job SET payload = %s WHERE id <= (SELECT min(id) + 3 FROM salon_jobs_job)", payload)
+    assert [len(claimer.claim(5).jobs) for _ in range(2)] == [5, 3]
+
+
+def test_large_payload_costs_rate(declare: Declare, claimer: Claimer, stores: list[UUID]) -> None:
+    """Its claim leaves it out, so it counts as one that fits."""
+    add_calls(declare(rate="5/h", burst=5), stores[:1], ["x" * 100_000], count=8)
+    assert [len(claimer.claim(5).jobs) for _ in range(2)] == [5, 0]
+
+
 def test_no_limits(declare: Declare) -> None:
     """Without declarations and meaningful rows there are none."""
     declare()
