@@ -13,6 +13,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError
 from salon_jobs.core.events import logger
 from salon_jobs.core.metrics import Sample
@@ -178,8 +179,8 @@ class HealthServer:
         try:
             return 200, {"status": "ready", **self._readiness()}
         except SalonJobsError as error:
-            return 503, {"status": "not ready", "code": error.code, "detail": str(error)}
-        except Exception as error:  # its text may name hosts and users, and anybody may ask
+            return 503, {"status": "not ready", "code": error.code, "detail": message_of(error)}
+        except Exception as error:  # its text may hold anything, even data of a store, and anybody may ask
             logger.log(logging.ERROR, "readiness could not be computed", exc_info=error)
             detail = f"{type(error).__name__}; the log says more"
             return 503, {"status": "not ready", "code": NotReady.code, "detail": detail}

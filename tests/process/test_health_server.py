@@ -61,6 +61,11 @@ def test_readiness_shows_the_facts() -> None:
     [
         (SchemaMissing("no tables"), "WORKER.SCHEMA_MISSING", "no tables"),
         (ZeroDivisionError("oh"), "WORKER.NOT_READY", "ZeroDivisionError; the log says more"),
+        (
+            NotReady("no answer from nats://shop:hunter2@broker"),
+            "WORKER.NOT_READY",
+            "no answer from nats://shop:***@broker",
+        ),
     ],
 )
 def test_unreadiness_has_a_code(error: Exception, code: str, detail: str) -> None:
