@@ -31,7 +31,7 @@ from tests import tasks
 from tests.jobs.threads import together
 from tests.metrics import of, shown
 from tests.settings import url_for
-from tests.support import change, elsewhere, event_fields, in_thread, moved_to, seen, wait_until_waiting
+from tests.support import change, elsewhere, event_fields, in_thread, moved_to, run_due, seen, wait_until_waiting
 from tests.waiting import LIMIT_S
 
 TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
@@ -419,6 +419,28 @@ def test_waiting_job_of_the_key_prevents_overlap(crontab: None) -> None:
     cron("* * * * *", tasks.keyed_system, payload={"note": "n"}, name="alone", overlap=False)
     _known_for(2 * MINUTE).poll()
     assert [job_id for _, job_id, _ in _outcomes("alone")] == [waiting.id, None]
+
+
+def test_replaced_job_of_tick(crontab: None, process_id: int) -> None:
+    """Its tick still shows it and prevents an overlap; of its end, it only learns that it has ended."""
+    cron("* * * * *", tasks.keyed_system, payload={"note": "n"}, name="alone", overlap=False)
+    scheduler = _known_for(MINUTE)
+
+    def replaced() -> str:
+        scheduler.poll()
+        assert tasks.keyed_system.enqueue(note="n").id == _outcomes("alone")[-1][1]
+        [entry] = dashboard_cron(using="owner")
+        return entry.result
+
+    assert replaced() == "queued"
+    run_due(process_id)
+    [entry] = dashboard_cron(using="owner")
+    assert entry.result == "ended"
+    scheduler.now += MINUTE
+    assert replaced() == "queued"
+    scheduler.now += MINUTE
+    scheduler.poll()
+    assert _outcomes("alone")[-1][1:] == (None, "skipped: the last one is not done")
 
 
 def test_missed_ticks_are_reported_once(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
