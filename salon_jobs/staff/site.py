@@ -257,6 +257,8 @@ class StoreAdminMixin(_OffersStore, ModelAdmin):
         """Return the key of the store that the form adds, for its context; None while it is shown, or has none."""
         if request.method != "POST":
             return None
+        if not self.has_add_permission(request):
+            raise PermissionDenied  # before the answer shows whether a key is taken
         field: Any = self.model._meta.pk
         if field.name in request.POST and field.formfield() is not None:
             store = parsed(request.POST[field.name])

@@ -406,6 +406,17 @@ def test_adding_foreign_store_tells_nothing(two: list[UUID]) -> None:
     assert b"Beta" not in answer.content
 
 
+@pytest.mark.parametrize("page", ["", "add/", "{}/change/", "{}/delete/", "{}/history/"])
+def test_taken_key_tells_nothing(two: list[UUID], page: str) -> None:
+    """Staff who may not add a store do not learn which keys are taken, on whatever page they ask."""
+    client = staff(two[0], may=("view_store", "change_store", "delete_store"))
+    choose(client, two[0])
+    for key in (two[1], new_store_id()):
+        fields = {"id": str(key), "name": "Gamma", "_saveasnew": "1"}
+        text_of(client.post(f"{STAFF}salon/store/{page.format(two[0])}", fields), 403)
+    assert seen("SELECT count(*) FROM store WHERE name = 'Gamma'") == [(0,)]
+
+
 def test_others_are_sent_to_login(two: list[UUID]) -> None:
     for page in (CUSTOMERS, f"{STAFF}choose-store/"):
         assert Client().get(page)["Location"].startswith(f"{STAFF}login/")
