@@ -7,11 +7,12 @@ from collections.abc import Callable
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import transaction
 
-from salon_jobs import emit, emit_many
+from salon_jobs import emit, emit_many, tenant_context
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishBroken, PublishFailure, Verdict
 from salon_jobs.control import resume_destination
@@ -96,6 +97,19 @@ def test_failed_message_holds_its_aggregate_alone() -> None:
     assert [name for name, _ in arrived()][:4] == ["b"] * 4, "they waited for none"
     assert seen("SELECT retry_count FROM salon_jobs_message ORDER BY id LIMIT 1") == [(3,)]
     assert blocked_count() == 0
+
+
+def test_stores_share_an_aggregate(stores: list[UUID]) -> None:
+    """It is its type and its ID, whichever store wrote the messages: one that failed holds up those of the others."""
+    answer_with(Verdict.REFUSED, aggregate="order-7", times=1)
+    for store in stores[:2]:
+        with tenant_context(store):
+            emitted("order-7")
+            emitted(f"{store}:7")
+    assert relay_in_burst()
+    rows = seen("SELECT store_id, aggregate_id, status FROM salon_jobs_message ORDER BY id")
+    own = [(store, f"{store}:7", "published") for store in stores[:2]]
+    assert rows == [(stores[0], "order-7", "failed"), own[0], (stores[1], "order-7", "pending"), own[1]]
 
 
 def test_another_relay_counts_the_attempts_on(change_settings: Change) -> None:
