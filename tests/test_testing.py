@@ -14,6 +14,7 @@ import pytest
 from django.db import DataError, IntegrityError, connections
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase
+from django.utils.translation import get_language, override
 
 from project.salon.models import Store
 from salon_jobs import Discard, Snooze, current_store_id, tenant_context
@@ -53,6 +54,23 @@ class DrainInTestCase(TestCase):
         assert not Process.objects.exists()
         assert current_store_id() is None
         assert not Store.objects.exists(), "no store is left on the connection"
+
+    def test_jobs_run_outside_the_caller_context(self) -> None:
+        """A system job sees no store, and another store's job sees its own; afterwards the caller's is set again."""
+        other, seen = new_store_id(), list[object]()
+
+        def look(**_: object) -> None:
+            seen.append((current_store_id(), [store.pk for store in Store.objects.all()], get_language()))
+
+        tasks.hooks.system = tasks.hooks.store = look
+        with tenant_context(other):
+            Store.objects.create(id=other, name="Another salon")
+            tasks.in_store.enqueue(store_id=other)
+        with tenant_context(self.store_id), override("de"):
+            tasks.system.enqueue()
+            drain_jobs()
+            look()
+        assert seen == [(other, [other], "en"), (None, [], "en"), (self.store_id, [self.store_id], "de")]
 
     def test_error_is_outcome_and_retry_waits(self) -> None:
         def fail(**_: object) -> None:

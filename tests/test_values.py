@@ -24,7 +24,7 @@ from django.utils import timezone
 from django.utils.functional import SimpleLazyObject, lazystr
 from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext_lazy, override
+from django.utils.translation import activate, get_language, gettext_lazy, override
 from freezegun import freeze_time
 
 from salon_jobs import Retry, current_job, emit, enqueue_job, flow, get_job, schedule
@@ -145,7 +145,13 @@ def by_cron(value: Any) -> Any:
 
 
 def by_result(value: Any) -> Any:
-    tasks.hooks.system = lambda _: value
+    language = get_language()
+
+    def body(_: Any) -> Any:
+        activate(language)  # which a run does not have from the caller
+        return value
+
+    tasks.hooks.system = body
     job = tasks.anything.enqueue(data=None)
     drain_jobs()
     return get_job(job.id).value
@@ -153,8 +159,10 @@ def by_result(value: Any) -> Any:
 
 def by_step(value: Any) -> Any:
     kept: list[Any] = []
+    language = get_language()
 
     def body(_: Any) -> None:
+        activate(language)
         kept.append(current_job().step("made", lambda: value))
         if len(kept) == 1:
             raise Retry(timedelta(0))

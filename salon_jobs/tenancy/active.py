@@ -291,7 +291,7 @@ def session_context(connection: BaseDatabaseWrapper) -> ActiveContext | None:
 def call_outside(function: Callable[[], R]) -> R:
     """Call a function outside every context, on the same connections; the code of the contexts waits for it.
 
-    For jobs that a test runs before ``enqueue`` returns. Context variables, such as the language, are as in a new
+    For jobs that a test runs. Context variables, such as the language, are as in a new
     thread. Afterwards the store is set again.
     """
     surrounds = _surrounding.get()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from functools import partial
 
 from salon_jobs.jobs import enqueue
-from salon_jobs.tenancy.active import call_outside
 from salon_jobs.testing.drain import DrainedJob, drain_jobs, is_draining
 
 
@@ -25,7 +23,7 @@ def run_at_once(
 
     def drain() -> None:
         if not is_draining():  # else a job enqueued this one, which the drain runs next
-            runs.extend(call_outside(partial(drain_jobs, raise_errors=raise_errors, limit=limit, using=using)))
+            runs.extend(drain_jobs(raise_errors=raise_errors, limit=limit, using=using))
 
     enqueue.at_once.append(drain)
     try:

@@ -31,7 +31,7 @@ from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
 from salon_jobs.outbox import queries as outbox
 from salon_jobs.outbox.queries import PageRequest
-from salon_jobs.tenancy.active import ActiveContext, as_system_task, current_store_id
+from salon_jobs.tenancy.active import ActiveContext, as_system_task, call_outside, current_store_id
 from salon_jobs.worker.async_handlers import run_coroutine
 from salon_jobs.worker.chunks import can_join_chunk, run_of
 from salon_jobs.worker.ends import settle
@@ -66,13 +66,21 @@ def drain_jobs(
 ) -> list[DrainedJob]:
     """Run due jobs, and those they enqueue, until none is due; return every run in order.
 
-    A later ``now`` makes later jobs due (retries, ``run_at``). Raises AssertionError after ``limit`` runs, since jobs
-    that enqueue each other would never end, and at the first run that fails, with its error as the cause. With
-    ``raise_errors=False``, that job is retried or failed as in a worker, and the drain goes on. Jobs of a task with
-    ``chunk`` run together as in a worker, each counted as a run; after a failed chunk they run one by one. ``using`` is
-    the alias of the jobs, by default that of the settings.
+    They run as in a worker, without the store, language and time zone of the caller. A later ``now`` makes later jobs
+    due (retries, ``run_at``). Raises AssertionError after ``limit`` runs, since jobs that enqueue each other would
+    never end, and at the first run that fails, with its error as the cause. With ``raise_errors=False``, that job is
+    retried or failed as in a worker, and the drain goes on. Jobs of a task with ``chunk`` run together as in a worker,
+    each counted as a run; after a failed chunk they run one by one. ``using`` is the alias of the jobs, by default that
+    of the settings.
     """
-    processes = Process.objects.using(alias_of(using))
+    drain = partial(_drain, queues, now, limit, raise_errors=raise_errors, using=alias_of(using))
+    return call_outside(drain)
+
+
+def _drain(
+    queues: Sequence[str] | None, now: datetime | None, limit: int, *, raise_errors: bool, using: str
+) -> list[DrainedJob]:
+    processes = Process.objects.using(using)
     process = processes.create(kind="test", hostname=socket.gethostname()[:255], pid=os.getpid())
     leases = Leases(process.pk, using=processes.db)
     drained: list[DrainedJob] = []
