@@ -242,9 +242,9 @@ def _set_paused(scopes: Iterable[str], values: dict[str, Any], refusal: str, usi
                 f"a scope is one of {', '.join(Limit.Kind.values)}, a colon and a name, not {short_repr(scope)}"
             )
         check_text(kind, name, _LONGEST)
-        row, is_new = rows.get_or_create(kind=kind, name=name, defaults=values)
-        is_other = rows.filter(pk=row.pk).exclude(paused=values["paused"])
-        changed = values["paused"] if is_new else is_other.update(**values) > 0
+        named = {"kind": kind, "name": name}
+        is_new = values["paused"] and rows.get_or_create(**named, defaults=values)[1]
+        changed = is_new or rows.filter(**named).exclude(paused=values["paused"]).update(**values) > 0
         results.append(ActionResult(scope, changed, "" if changed else refusal))
     return results
 

@@ -387,10 +387,12 @@ class Console:
         yield note
 
     def change_named(self, verb: Verb, name: str, *, kind: str = "") -> None:
-        """Change the row of this name, or of this kind and name, without a question, and report it."""
-        key = f"{kind}:{name}" if kind else name
-        verb.apply([key], by=os_user(), using=self.using)
-        self.result({verb.done: {kind: name} if kind else name}, f"{verb.done}: {f'{kind} {name}'.strip()}")
+        """Change the row of this name, or of this kind and name, without a question, and report it, or why not."""
+        key, shown = (f"{kind}:{name}", f"{kind} {name}") if kind else (name, name)
+        [result] = verb.apply([key], by=os_user(), using=self.using)
+        said: dict[str, Any] = {} if result.changed else {"changed": False, "detail": result.detail}
+        text = f"{verb.done}: {shown}" if result.changed else f"{shown}: {result.detail}"
+        self.result({verb.done: {kind: name} if kind else name, **said}, text)
 
     def change(self, verb: Verb, ids: Sequence[int], *, known: int | None = None, **arguments: Any) -> None:
         """Ask unless none of the rows is ``known``, change a thousand rows at a time, and report.

@@ -172,6 +172,14 @@ def test_pause_and_resume_scope(stores: list[UUID]) -> None:
         ("queue", "unheard-of", False),
         ("store", str(stores[0]), True),
     ]
+    assert run("pause", "--store", str(stores[0]))[0] == f"store {stores[0]}: it is paused already\n"
+    assert run("resume", "--queue", "unheard-off")[0] == "queue unheard-off: it is not paused\n"
+    assert json.loads(run("resume", "--store", str(stores[1]), "--json")[0]) == {
+        "resumed": {"store": str(stores[1])},
+        "changed": False,
+        "detail": "it is not paused",
+    }
+    assert seen("SELECT count(*) FROM salon_jobs_limit") == [(2,)], "nothing is added for what was not paused"
     with pytest.raises(CommandError, match="one of the arguments --queue --task --store is required"):
         run("pause")
 
