@@ -13,7 +13,7 @@ from django.db import transaction
 from django.test import override_settings
 
 from project.salon.models import Customer
-from salon_jobs import cron, tenant_context
+from salon_jobs import cron, get_job, tenant_context
 from salon_jobs.checks import check_all
 from salon_jobs.control import run_again
 from salon_jobs.core.errors import CronInvalid, PayloadInvalid, TaskInvalid
@@ -138,6 +138,13 @@ class TestHelpers:
         assert assert_enqueued(echo, name=[1, 2], count=1)
         echo.enqueue(3, 4)
         assert assert_enqueued(echo, args=[3, 4], count=1)
+
+    def test_defaults_count_as_given(self) -> None:
+        job = get_job(add.enqueue(5)).id
+        assert assert_enqueued(add, left=5, right=1) == [job]
+        assert assert_enqueued(add, right=2, count=0) == []
+        add.enqueue(5, right=2)
+        assert assert_enqueued(add, right=1) == [job]
 
     def test_run_again_takes_arguments_by_name(self) -> None:
         add.enqueue(1, right=2)
