@@ -60,7 +60,7 @@ def test_drift_is_error_with_fail(superuser: Superuser) -> None:
         doctor("--fail")
 
 
-def test_json(superuser: Superuser) -> None:
+def test_drifts_as_json(superuser: Superuser) -> None:
     superuser.execute(NO_FORCE)
     assert json.loads(doctor("--json", "--skip-orphans")[0]) == {
         "database": TEST_DATABASE,

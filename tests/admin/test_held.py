@@ -91,7 +91,7 @@ def test_verbs_of_jobs_name_holder(verb: str) -> None:
     assert [result.changed for result in results] == [True, True]
 
 
-def test_running_job_that_is_held_is_not_asked_to_end() -> None:
+def test_held_running_job_is_not_asked_to_end() -> None:
     a_process(id=1, pid=1)
     job = add(task="test-system", state="running", leased_by=1, lease=1)
     with holding(LOCKED.format("job")) as pid, pytest.raises(HeldUp, match=rf"job {job}: .* session {pid} \(psql"):
@@ -101,7 +101,7 @@ def test_running_job_that_is_held_is_not_asked_to_end() -> None:
     assert row_of(job)["cancel_requested_at"] is not None
 
 
-def test_no_job_is_cancelled_beside_running_one_that_is_held() -> None:
+def test_none_is_cancelled_beside_held_running_job() -> None:
     """What was done would be reported nowhere, since the verb fails."""
     a_process(id=1, pid=1)
     queued = add(task="test-system")

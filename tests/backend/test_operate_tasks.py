@@ -90,7 +90,7 @@ class TestJobs:
             again = get_job(run_again(earlier, {"left": 5}))
             assert add.get_result(str(again.public_id)).kwargs == {"left": 5}
 
-    def test_web_finds_jobs_of_its_store_by_public_id(self, stores: list[UUID]) -> None:
+    def test_web_finds_its_jobs_by_public_id(self, stores: list[UUID]) -> None:
         with tenant_context(stores[0]):
             result = add.enqueue(1)
         for store, changed in ((stores[1], False), (stores[0], True)):

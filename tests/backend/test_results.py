@@ -119,7 +119,7 @@ def test_failed_run_has_its_error(task: Any, arguments: list[Any], error: type[E
     assert issubclass(done.errors[0].exception_class, error)
 
 
-def test_failure() -> None:
+def test_failed_task_has_its_error() -> None:
     done = run(calls.fail, "broken")
     assert (done.status, done.is_finished, done.attempts) == (TaskResultStatus.FAILED, True, 1)
     [error] = done.errors

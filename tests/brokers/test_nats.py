@@ -527,7 +527,7 @@ async def names_of_consumers(client: Client, stream: str) -> list[str]:
     ],
     ids=str,
 )
-def test_consumer_of_an_operator_is_used_as_it_is(
+def test_operators_consumer_is_used_as_it_is(
     broker: NatsBroker, destination: str, name: str, options: dict[str, Any]
 ) -> None:
     options = {key: f"{name}.x" if value == "NAME.x" else value for key, value in options.items()}

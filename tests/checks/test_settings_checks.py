@@ -218,7 +218,7 @@ NATS = {"NATS": {"SERVER": "nats://127.0.0.1:4222"}}
         ({**NATS, "SNS": {"REGION": "eu-west-1"}, "AZURE": {"VISIBILITY_TIMEOUT": 30}}, None, ""),
     ],
 )
-def test_bounds(settings: Any, given: dict[str, Any], check: str | None, said: str) -> None:
+def test_settings_out_of_bounds(settings: Any, given: dict[str, Any], check: str | None, said: str) -> None:
     settings.SALON_JOBS = given
     found = list(check_bounds())
     assert [each.id for each in found] == ([] if check is None else [f"salon_jobs.{check}"])

@@ -142,7 +142,7 @@ def test_listing_of_many_keys_is_bounded(crowded: int, scan_range: ScanRange) ->
     assert 32 < read <= 3 * 65 + 33 * 33
 
 
-def test_due_groups_are_listed_by_index_of_due_jobs(crowded: int) -> None:
+def test_due_groups_are_listed_by_index(crowded: int) -> None:
     """However many jobs are due later or in other priorities."""
     parameters = {"jobs": 256, **ClaimFilter(tasks=registry.task_names())._asdict()}
     plan = nodes("list_due_groups", parameters)

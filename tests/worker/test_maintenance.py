@@ -283,7 +283,7 @@ def test_run_for_which_child_was_killed(work: Work, max_attempts: int) -> None:
         ),
     ],
 )
-def test_error_rules_of_run_for_which_child_was_killed(
+def test_error_rules_of_killed_childs_run(
     work: Work, monkeypatch: pytest.MonkeyPatch, rules: dict[str, Any], ended: tuple[str, str]
 ) -> None:
     """The task's rules apply to this timeout as to one that the handler has met."""
