@@ -149,8 +149,14 @@ def store_of(value: object) -> StoreId:
 
 
 def kept_text(envelope: Envelope | None, raw: str) -> str:
-    """Return the text to keep of a rejected message: its envelope as JSON, else the raw message; bounded."""
-    return storable(raw if envelope is None else json.dumps(asdict(envelope)))[:_LONGEST_RAW]
+    """Return the text to keep of a rejected message: its envelope as JSON, else the raw message.
+
+    Bounded, above what any message that can become a job needs: a retry reads it.
+    """
+    # As JSON in JSON, a payload and headers of MAX_PAYLOAD each need twice as much: all may be quotes. ASCII would need
+    # six characters for each letter of most languages.
+    longest = max(_LONGEST_RAW, 4 * conf.max_payload)
+    return storable(raw if envelope is None else json.dumps(asdict(envelope), ensure_ascii=False))[:longest]
 
 
 def kept_envelope(text: str) -> Envelope | None:

@@ -376,6 +376,17 @@ def test_retry_and_dismiss_rejected_messages(stores: list[UUID]) -> None:
     assert processor().retry_requested() == 0
 
 
+@pytest.mark.parametrize(("note", "most"), [("д" * 500_000, 2**20), ('\\"' * 1_000_000, 2**22)])
+def test_retry_of_a_large_message(settings: Any, note: str, most: int) -> None:
+    """Whatever its letters are: a message that can become a job is kept whole until it does."""
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "MAX_PAYLOAD": most}
+    processor(TASKS={"other": "test-system"}).process([message(f'{{"note": "{note}"}}')])
+    assert inbox_rows()[0][1:] == ("rejected", "INBOX.UNKNOWN_EVENT")
+    change("UPDATE salon_jobs_inbox SET status = 'retry'")
+    assert processor().retry_requested() == 1
+    assert jobs() == [("test-system", None, {"note": json.loads(f'"{note}"')})]
+
+
 def test_retry_after_envelope_none(stores: list[UUID]) -> None:
     azure = "rn::azurequeue:::parse-tasks"
     for raw in (f'{{"number": 5, "store_id": "{stores[0]}"}}', "garbage"):
