@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 from io import StringIO
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -157,6 +157,15 @@ def test_cancel_by_ids_or_filter(stores: list[UUID], process_id: int) -> None:
     for arguments in ((), ("1", "--task", "test-store")):
         with pytest.raises(CommandError, match="name the jobs by IDs, or by --task"):
             run("cancel", *arguments, "--yes")
+
+
+def test_job_named_twice_counts_once(database: None) -> None:
+    """By its number and by its public ID; one that is named by the latter alone is another."""
+    first, second = uuid4(), uuid4()
+    number = add(public_id=first)
+    add(public_id=second)
+    out, _ = run("cancel", str(number), str(first), str(first), str(second), "--yes")
+    assert out == "cancelled or asked to end: 2 of 2\n"
 
 
 def test_pause_and_resume_scope(stores: list[UUID]) -> None:

@@ -220,7 +220,9 @@ class ChangeJobs(VerbSubcommand):
         known = len(ids)
         if console["id"]:
             public = {each for each in ids if isinstance(each, UUID)}
-            known = jobs.filter(Q(pk__in={*ids} - public) | Q(public_id__in=public)).count()
+            numbers = dict(jobs.filter(public_id__in=public).values_list("public_id", "pk"))
+            ids = [each for each in ids if numbers.get(each) not in ids]  # a job named twice is one
+            known = jobs.filter(Q(pk__in={*ids} - public) | Q(public_id__in=public.intersection(ids))).count()
         console.change(self.verb, ids, known=known, **{name: console[name] for name in self.verb.takes})
 
 
