@@ -90,6 +90,8 @@ def test_change_keeps_what_is_not_given(stores: list[UUID]) -> None:
         (("--arguments", "[1]"), "a JSON object"),
         (("--arguments", "{"), "a JSON object"),
         (("--line", "0 1 * * *", "--every", "5m"), "pass one of them"),
+        (("--timezone", "Asia/Tokyo"), "--timezone is that of a line"),
+        (("--timezone", "Asia/Tokyo", "--every", "5m"), "--timezone is that of a line"),
     ],
 )
 def test_invalid_change_is_refused(options: tuple[str, ...], said: str) -> None:

@@ -75,6 +75,8 @@ class ChangeSchedules(Subcommand):
             console.result({"schedule": key, "job_id": handle.id}, f"enqueued job {handle.id}")
             return
         if action == "change":
+            if "timezone" in given and "line" not in given and (row.every or "every" in given):
+                raise CommandError("--timezone is that of a line, and this schedule has a period: add --line")
             named = registry.get_declaration(row.task).payload.named(row.payload)
             other_due: dict[str, Any] = {"line": None, "every": None} if given.keys() & {"line", "every"} else {}
             arguments = {**named, **given.pop("arguments", {})}
