@@ -26,7 +26,7 @@ from salon_jobs.backend.framework import (
     task_enqueued,
 )
 from salon_jobs.backend.results import AnyResult, TaskCall, new_result, result_of, update
-from salon_jobs.backend.tasks import BACKEND_OPTIONS, AnyTask, JobTask, check_options, job_key
+from salon_jobs.backend.tasks import BACKEND_OPTIONS, AnyTask, JobTask, check_options, job_key, option
 from salon_jobs.backend.tasks import task as task
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import as_uuid, check_text
@@ -34,6 +34,7 @@ from salon_jobs.core.errors import ConfigurationError, OptionInvalid, TaskInvali
 from salon_jobs.core.records import EnqueueAction, JobState
 from salon_jobs.core.text import short_repr
 from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.options import refuse_repetition
 from salon_jobs.jobs.payload import Arguments
 from salon_jobs.jobs.results import JobHandle, load_result
 from salon_jobs.jobs.task import Call
@@ -122,8 +123,18 @@ class SalonJobsBackend(BaseTaskBackend):
             check_text("queue_name", task.queue_name, 100)
             check_text("the dotted path", task.module_path, 255)
             handlers.handler_of(task)
+            if option(task, "at_most_once") is None and self.options.get("at_most_once"):
+                self._refuse_repetition(task)
         except (OptionInvalid, TaskInvalid) as error:
             raise InvalidTask(f"{task.module_path}: {error}") from error
+
+    def _refuse_repetition(self, task: AnyTask) -> None:
+        """Refuse options of a task that contradict the ``at_most_once`` of ``OPTIONS``. Raises OptionInvalid."""
+        try:
+            refuse_repetition({name: option(task, name) for name in BACKEND_OPTIONS})
+        except OptionInvalid as error:
+            where = f"at_most_once is set by TASKS[{self.alias!r}]['OPTIONS']; the task can have at_most_once=False"
+            raise OptionInvalid(f"{error} ({where})") from None
 
     def enqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[P, R]:
         """Enqueue one job in the caller's transaction, in one query.

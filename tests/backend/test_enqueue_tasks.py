@@ -323,6 +323,17 @@ def test_wrong_backend_options_are_refused(options: dict[str, Any], message: str
         SalonJobsBackend("default", {"OPTIONS": options})
 
 
+def test_attempts_contradict_at_most_once_of_options() -> None:
+    """As they do where one task declares both; unless the task itself may be repeated."""
+    with override_settings(TASKS={**TASKS, "default": {"BACKEND": BACKEND, "OPTIONS": {"at_most_once": True}}}):
+        said = r"does not go with max_attempts=5.*OPTIONS'\]; the task can have at_most_once=False"
+        with pytest.raises(InvalidTask, match=said):
+            task(calls.plain).using(max_attempts=5)
+        task(calls.plain).using(max_attempts=5, at_most_once=False)
+        task(calls.plain).using(max_attempts=1).enqueue()
+        assert [row["max_attempts"] for row in rows()] == [1]
+
+
 def test_backend_options_hold_for_tasks_as_they_are() -> None:
     """Those of a package, which nobody can edit: attempts, and no result; what a task says itself goes first."""
     options = {"max_attempts": 3, "keep_result": timedelta(0)}
