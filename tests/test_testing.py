@@ -215,6 +215,15 @@ class DrainInTestCase(TestCase):
         with pytest.raises(NoCurrentJob):
             perform_job(tasks.in_store, store_id=self.store_id)
 
+    def test_perform_job_leaves_store_out(self) -> None:
+        """A system task sees no store, as in a worker; the test's language stays, and its store is set again."""
+        seen: list[object] = []
+        tasks.hooks.system = lambda **_: seen.append((current_store_id(), Store.objects.count(), get_language()))
+        with tenant_context(self.store_id), override("de"):
+            perform_job(tasks.system)
+            assert (current_store_id(), Store.objects.count()) == (self.store_id, 1)
+        assert seen == [(None, 0, "de")]
+
     def test_assert_enqueued_matches_arguments(self) -> None:
         handle = tasks.in_store.enqueue(store_id=self.store_id, number=5)
         assert assert_enqueued(tasks.in_store, store_id=self.store_id, number=5) == [handle.id]

@@ -291,9 +291,16 @@ def session_context(connection: BaseDatabaseWrapper) -> ActiveContext | None:
 def call_outside(function: Callable[[], R]) -> R:
     """Call a function outside every context, on the same connections; the code of the contexts waits for it.
 
-    For jobs that a test runs. Context variables, such as the language, are as in a new
-    thread. Afterwards the store is set again.
+    For jobs that a test runs. Context variables, such as the language, are as in a new thread. Afterwards the store is
+    set again.
     """
+    with outside():
+        return Context().run(function)
+
+
+@contextmanager
+def outside() -> Generator[None]:
+    """Run the block outside every store's context, on the same connections. Afterwards the store is set again."""
     surrounds = _surrounding.get()
     with ExitStack() as exits:
         for connection in connections.all(initialized_only=True):
@@ -307,7 +314,8 @@ def call_outside(function: Callable[[], R]) -> R:
                 guc.set_local(connection, None)
             elif is_in_session:
                 guc.set_session(connection, None)
-        return Context().run(function)
+        exits.callback(_surrounding.reset, _surrounding.set(()))
+        yield
 
 
 def _set_again(connection: BaseDatabaseWrapper, context: ActiveContext, wrappers: list[Any]) -> None:

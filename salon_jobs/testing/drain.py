@@ -31,7 +31,7 @@ from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
 from salon_jobs.outbox import queries as outbox
 from salon_jobs.outbox.queries import PageRequest
-from salon_jobs.tenancy.active import ActiveContext, as_system_task, call_outside, current_store_id
+from salon_jobs.tenancy.active import ActiveContext, as_system_task, call_outside, current_store_id, outside
 from salon_jobs.worker.async_handlers import run_coroutine
 from salon_jobs.worker.chunks import can_join_chunk, run_of
 from salon_jobs.worker.ends import settle
@@ -191,7 +191,7 @@ def perform_job(task: Any, /, *args: Any, **kwargs: Any) -> Any:
         return run_coroutine(result) if is_async else result
 
     if store_id is None:
-        with as_system_task(task.name):
+        with outside(), as_system_task(task.name):
             return call()
     with ActiveContext(connections[conf.database], store_id, atomic=atomic, by_statement=is_async):
         return call()
