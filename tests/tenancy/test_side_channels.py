@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
@@ -15,6 +16,7 @@ import pytest
 from django.db import transaction
 from psycopg import errors, sql
 
+from salon_jobs import schedule, tenant_context
 from salon_jobs.jobs import control, enqueue
 from tests import tasks
 from tests.settings import url_for
@@ -241,6 +243,25 @@ def test_functions_do_nothing_for_another_store(web: Connection, two: Two) -> No
         [(own, _)] = ask(web, add, two.own, mode)
         assert own != job.id, "the same key of another store is another key"
     assert seen("SELECT state FROM salon_jobs_job WHERE id = %s", job.id) == [("queued",)]
+
+
+def test_run_of_schedule_shows_own_job_alone(web: Connection, two: Two) -> None:
+    """The history tells nothing of a job whose number somebody has tried, nor of the next one to come."""
+    with tenant_context(two.own):
+        handle = schedule(tasks.in_store.call(store_id=two.own), every=timedelta(hours=1), key="k")
+    jobs = [tasks.in_store.enqueue(store_id=store) for store in (two.other, two.own)]
+    change("UPDATE salon_jobs_job SET tick = now() + interval '1 day'")
+    ran = "SELECT FROM salon_jobs_change_schedules('ran', ARRAY[%s]::bigint[], '{}', job_id => %s)"
+    for job in (*(job.id for job in jobs), jobs[1].id + 1):
+        ask(web, ran, handle.id, job)
+    web.commit()
+    change("UPDATE salon_jobs_job SET state = 'cancelled', reason = 'closed', finished_at = now()")
+    change("DELETE FROM salon_jobs_job")
+    be(web, two.own)
+    later = "tick_at > now() + interval '1 hour'"
+    none = (None, "ended", False)
+    history = ask(web, f"SELECT job_id, outcome, {later} FROM salon_jobs_schedule_tick ORDER BY number")
+    assert history == [none, (jobs[1].id, "cancelled: closed", True), none]
 
 
 def test_errors_of_policies_quote_no_row(web: Connection, two: Two) -> None:

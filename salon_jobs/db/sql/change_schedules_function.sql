@@ -1,7 +1,8 @@
 -- Define salon_jobs_change_schedules (version 1), which pauses, resumes or deletes schedules, given by id, or by key in
 -- the current store (without a store: schedules of none), or records that a user ran one now: verb is "pause",
 -- "resume", "delete", "find" or "ran", which takes the job. Returns each that it found, and whether that changed it.
--- A schedule that is resumed owes no tick from before.
+-- A schedule that is resumed owes no tick from before. A run whose job is gone has ended; one of another store counts
+-- as gone, since the history would show what becomes of it.
 -- SECURITY DEFINER, since the web role may change none itself. A role that may not either changes those of the current
 -- store, or without a store those of none.
 -- Locks: the schedules' rows, in the order of their ids.
@@ -47,11 +48,12 @@ BEGIN
             DELETE FROM __schema__.salon_jobs_schedule s WHERE s.id = schedule_id;
         ELSIF $1 = 'ran' THEN
             UPDATE __schema__.salon_jobs_schedule s SET ticks = s.ticks + 1 WHERE s.id = schedule_id;
-            INSERT INTO __schema__.salon_jobs_schedule_tick (schedule_id, store_id, number, tick_at, job_id, by_hand, run_by)
-            SELECT s.id, s.store_id, s.ticks,
-                   coalesce((SELECT j.tick FROM __schema__.salon_jobs_job j
-                               WHERE j.id = $5 AND j.tick >= now()), clock_timestamp()), $5, true, $4
+            INSERT INTO __schema__.salon_jobs_schedule_tick
+                   (schedule_id, store_id, number, tick_at, job_id, outcome, by_hand, run_by)
+            SELECT s.id, s.store_id, s.ticks, coalesce(CASE WHEN j.tick >= now() THEN j.tick END, clock_timestamp()), j.id,
+                   CASE WHEN j.id IS NULL THEN 'ended' ELSE '' END, true, $4
               FROM __schema__.salon_jobs_schedule s
+              LEFT JOIN __schema__.salon_jobs_job j ON j.id = $5 AND j.store_id IS NOT DISTINCT FROM s.store_id
              WHERE s.id = salon_jobs_change_schedules.schedule_id;
             DELETE FROM __schema__.salon_jobs_schedule_tick t USING __schema__.salon_jobs_schedule s
              WHERE s.id = salon_jobs_change_schedules.schedule_id AND t.schedule_id = s.id AND t.number <= s.ticks - 100;
