@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import Context, ContextVar
@@ -9,6 +10,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import sql
 
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.core.records import StoreId
@@ -357,5 +359,10 @@ def is_between_transactions(connection: BaseDatabaseWrapper) -> bool:
     return not connection.in_atomic_block and connection.get_autocommit() and not in_transaction(connection)
 
 
+# Behind comments too, such as those that name the request.
+_ROLLBACK: Final = re.compile(r"(?:[\s;]|--[^\n]*|/\*.*?\*/)*+ROLLBACK", re.IGNORECASE | re.DOTALL)
+
+
 def _rolls_back(statement: object) -> bool:
-    return isinstance(statement, str) and statement.lstrip()[:8].upper() == "ROLLBACK"
+    text = statement.as_string() if isinstance(statement, sql.Composable) else statement
+    return _ROLLBACK.match(text.decode(errors="replace") if isinstance(text, bytes) else str(text)) is not None

@@ -27,7 +27,7 @@ def ask(statement: str, *parameters: Any, using: str = "default") -> Any:
         return cursor.fetchone()[0]
 
 
-def execute(*statements: str, using: str = "default") -> None:
+def execute(*statements: Any, using: str = "default") -> None:
     with connections[using].cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)

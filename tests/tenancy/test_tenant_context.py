@@ -16,7 +16,7 @@ from uuid import UUID
 
 import pytest
 from django.db import DatabaseError, OperationalError, ProgrammingError, connection, connections, transaction
-from psycopg import IsolationLevel
+from psycopg import IsolationLevel, sql
 
 from project.salon.models import Store
 from salon_jobs import current_job, current_store_id, tenant_context
@@ -206,8 +206,18 @@ def test_rollback_to_savepoint_inside_switch(stores: list[UUID]) -> None:
 
 
 @pytest.mark.parametrize("older_has_store", [True, False])
-@pytest.mark.parametrize("by_hand", [True, False])
-def test_rollback_to_older_savepoint(stores: list[UUID], older_has_store: bool, by_hand: bool) -> None:
+@pytest.mark.parametrize(
+    "by_hand",
+    [
+        None,
+        "\n  rollback to by_hand",
+        "/* of\n a request */ -- and its view\nROLLBACK TO by_hand",
+        sql.SQL("ROLLBACK TO {}").format(sql.Identifier("by_hand")),
+        b"ROLLBACK TO by_hand",
+    ],
+    ids=["django", "text", "comments", "composed", "bytes"],
+)
+def test_rollback_to_older_savepoint(stores: list[UUID], older_has_store: bool, by_hand: Any) -> None:
     """It does not bring back the store that the savepoint remembers."""
 
     @transaction.atomic
@@ -218,7 +228,7 @@ def test_rollback_to_older_savepoint(stores: list[UUID], older_has_store: bool, 
                 execute("SAVEPOINT by_hand")
             with tenant_context(stores[1], switch=True):
                 if by_hand:
-                    execute("\n  rollback to by_hand")
+                    execute(by_hand)
                 else:
                     transaction.savepoint_rollback(older)
                 assert visible() == [stores[1]]
