@@ -6,7 +6,7 @@ import gc
 import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from contextvars import copy_context
 from datetime import UTC, date, datetime
@@ -236,6 +236,24 @@ def test_rollback_to_older_savepoint(stores: list[UUID], older_has_store: bool, 
     with pytest.raises(DatabaseError, match="savepoint"):  # Django finds that of the block gone
         roll_back()
     assert visible() == []
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_generator_leaves_store_to_caller(stores: list[UUID], atomic: bool) -> None:
+    """What a page warns of: a block knows its generator from its caller no more than Python's own contexts do."""
+
+    def steps(store: UUID) -> Iterator[list[UUID]]:
+        with tenant_context(store, atomic=atomic, switch=True):
+            for _ in range(2):
+                yield visible_in_transaction()
+
+    first = steps(stores[0])
+    assert next(first) == visible_in_transaction() == [stores[0]]
+    second = steps(stores[1])
+    assert next(second) == next(first) == [stores[1]]
+    for each in (second, first):
+        each.close()  # type: ignore[attr-defined]
+    assert (visible(), current_store_id(), carried()) == ([], None, "")
 
 
 def test_writes_of_switched_stores(stores: list[UUID]) -> None:
