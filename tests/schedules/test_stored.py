@@ -275,6 +275,23 @@ def test_unfinished_run_by_hand_prevents_overlap(process_id: int) -> None:
     assert jobs() == [(tick + 3 * HOUR,)]
 
 
+def test_long_run_by_hand_prevents_overlap() -> None:
+    """It stays in the history until it has ended, also after a hundred ticks or runs."""
+    tick = hourly(overlap=False)
+    run_schedule("k")
+    for hours in range(101):
+        fire(tick + hours * HOUR)
+    run_schedule("k")
+    change("DELETE FROM salon_jobs_job WHERE id = (SELECT max(id) FROM salon_jobs_job)")
+    fire(tick + 101 * HOUR)
+    assert history()[-1] == (tick + 101 * HOUR, "skipped: the last one is not done")
+    assert len(jobs()) == 1
+    change("DELETE FROM salon_jobs_job")
+    fire(tick + 102 * HOUR)
+    assert jobs() == [(tick + 102 * HOUR,)]
+    assert seen("SELECT min(number), max(number) FROM salon_jobs_schedule_tick") == [(6, 105)], "then it goes"
+
+
 def test_job_that_ends_before_its_tick_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was there already: the task is enqueued once in a while."""
     job = tasks.keyed_system.using(unique_for=HOUR).enqueue(note="n")

@@ -56,7 +56,10 @@ BEGIN
               LEFT JOIN __schema__.salon_jobs_job j ON j.id = $5 AND j.store_id IS NOT DISTINCT FROM s.store_id
              WHERE s.id = salon_jobs_change_schedules.schedule_id;
             DELETE FROM __schema__.salon_jobs_schedule_tick t USING __schema__.salon_jobs_schedule s
-             WHERE s.id = salon_jobs_change_schedules.schedule_id AND t.schedule_id = s.id AND t.number <= s.ticks - 100;
+             WHERE s.id = salon_jobs_change_schedules.schedule_id AND t.schedule_id = s.id AND t.number <= s.ticks - 100
+               AND NOT (t.by_hand AND EXISTS (
+                   SELECT FROM __schema__.salon_jobs_job j
+                    WHERE j.id = t.job_id AND j.state IN ('queued', 'running') OFFSET 0));
         END IF;
         RETURN NEXT;
     END LOOP;

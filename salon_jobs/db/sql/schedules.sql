@@ -56,7 +56,8 @@ SELECT s.id, s.key, s.store_id, s.task, s.payload::text, s.line, s.timezone, s.e
 
 -- name: move_schedules
 -- Give locked schedules their next tick, and record in their history the one that they had (NULL: none), with its job
--- or why there is none. The hundred newest ticks of a schedule are kept. An index finds each row: a plan for a table
+-- or why there is none. The hundred newest ticks of a schedule are kept, and the runs by hand that have not ended, which
+-- due_schedules looks for (OFFSET 0: by their ids, not among all jobs). An index finds each row: a plan for a table
 -- believed to be small would read it whole for every thousand.
 -- Locks: the schedules, which are locked; their old ticks. Role: worker.
 WITH moved AS MATERIALIZED (
@@ -74,6 +75,8 @@ WITH moved AS MATERIALIZED (
 ), forgotten AS (
     DELETE FROM salon_jobs_schedule_tick t USING updated u
      WHERE t.schedule_id = u.id AND t.number <= u.ticks - 100
+       AND NOT (t.by_hand AND EXISTS (
+           SELECT FROM salon_jobs_job j WHERE j.id = t.job_id AND j.state IN ('queued', 'running') OFFSET 0))
 )
 INSERT INTO salon_jobs_schedule_tick (schedule_id, store_id, number, tick_at, job_id, outcome)
 SELECT id, store_id, ticks, tick_at, job_id, outcome FROM updated WHERE tick_at IS NOT NULL
