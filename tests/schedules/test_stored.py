@@ -399,6 +399,20 @@ def test_unknown_time_zone_is_left_to_others(caplog: pytest.LogCaptureFixture) -
     assert sorted(notes()) == ["a", "b", "b"]
 
 
+def test_resumed_schedule_fires_at_own_instants(caplog: pytest.LogCaptureFixture) -> None:
+    """Also if its time zone was unknown: that it is looked at again in an hour is no tick."""
+    schedule(call(), "0 9 * * *", key="k")
+    change("UPDATE salon_jobs_schedule SET timezone = 'Mars/Olympus'")
+    tick = tick_of()
+    fire(tick + 5 * MINUTE)
+    assert tick_of() == tick + 65 * MINUTE
+    pause_schedules("k")
+    resume_schedules("k")
+    change("UPDATE salon_jobs_schedule SET timezone = 'UTC'")
+    fire(tick + 65 * MINUTE)
+    assert (jobs(), tick_of()) == ([], tick + DAY)
+
+
 def test_keys_and_options_are_declared_ones() -> None:
     schedule(tasks.keyed_system.call(note="n"), every=HOUR, key="k", catch_up=DAY)
     fire(tick_of() + 2 * HOUR)

@@ -1,8 +1,8 @@
 -- Define salon_jobs_change_schedules (version 1), which pauses, resumes or deletes schedules, given by id, or by key in
 -- the current store (without a store: schedules of none), or records that a user ran one now: verb is "pause",
 -- "resume", "delete", "find" or "ran", which takes the job. Returns each that it found, and whether that changed it.
--- A schedule that is resumed owes no tick from before. A run whose job is gone has ended; one of another store counts
--- as gone, since the history would show what becomes of it.
+-- A schedule that is resumed owes no tick from before; when to look again at an unknown time zone is no tick. A run
+-- whose job is gone has ended; one of another store counts as gone, since the history would show what becomes of it.
 -- SECURITY DEFINER, since the web role may change none itself. A role that may not either changes those of the current
 -- store, or without a store those of none.
 -- Locks: the schedules' rows, in the order of their ids.
@@ -41,7 +41,8 @@ BEGIN
             UPDATE __schema__.salon_jobs_schedule s SET paused_at = clock_timestamp(), paused_by = $4
              WHERE s.id = schedule_id;
         ELSIF $1 = 'resume' AND is_changed THEN
-            UPDATE __schema__.salon_jobs_schedule s SET paused_at = NULL, paused_by = '', owed_from = clock_timestamp()
+            UPDATE __schema__.salon_jobs_schedule s
+               SET paused_at = NULL, paused_by = '', owed_from = greatest(s.owed_from, clock_timestamp())
              WHERE s.id = schedule_id;
         ELSIF $1 = 'delete' THEN
             DELETE FROM __schema__.salon_jobs_schedule_tick t WHERE t.schedule_id = salon_jobs_change_schedules.schedule_id;
