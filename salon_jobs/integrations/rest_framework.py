@@ -118,7 +118,7 @@ class TenantAPIView(APIView):
                 context.roll_back()
             else:
                 context.__exit__(None, None, None)
-        vary_by_store(_resolver(conf.request_resolver), response)
+        vary_by_store(_resolver(conf.request_resolver), self._original, response)
         return response
 
 

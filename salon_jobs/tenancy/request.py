@@ -32,7 +32,14 @@ from salon_jobs.tenancy.active import ActiveContext, forget_closed, surrounding
 from salon_jobs.tenancy.choice import CHOICE, choose_store
 from salon_jobs.tenancy.context import TenantContext, sync_step, tenant_context
 from salon_jobs.tenancy.names import store_words
-from salon_jobs.tenancy.resolvers import HeaderResolver, StoreResolver, SubdomainResolver, make_resolver, memberships
+from salon_jobs.tenancy.resolvers import (
+    HeaderResolver,
+    OfMembers,
+    StoreResolver,
+    SubdomainResolver,
+    make_resolver,
+    memberships,
+)
 from salon_jobs.tenancy.violations import denial_of, denying
 
 Closers: TypeAlias = tuple[Callable[[], object], ...]
@@ -214,7 +221,7 @@ class TenantMiddleware:
                     context.roll_back()
         elif response is None:
             response = self.get_response(request)
-        return self._vary(response)
+        return self._vary(request, response)
 
     async def _run_async(self, request: HttpRequest, view: Callable[..., Any]) -> HttpResponseBase:
         """Process the request, with all database work in the thread of the request's synchronous parts."""
@@ -230,7 +237,7 @@ class TenantMiddleware:
                         await context.aroll_back()
         elif response is None:
             response = await self.get_response(request)
-        return self._vary(response)
+        return self._vary(request, response)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> None:
         """Roll back the view's writes at once: error pages are made outside its transaction, without a store.
@@ -266,8 +273,8 @@ class TenantMiddleware:
             return None, self.refuse(request, refused)
         return store, None
 
-    def _vary(self, response: HttpResponseBase) -> HttpResponseBase:
-        vary_by_store(self.resolver, response, by_host=True)
+    def _vary(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        vary_by_store(self.resolver, request, response, by_host=True)
         return response
 
 
@@ -297,16 +304,22 @@ def log_refusal(request: HttpRequest, refused: StoreRefused) -> None:
     log_event(logging.WARNING, REQUEST_REFUSED, detail=str(refused), user_id=user, path=path)
 
 
-def vary_by_store(resolver: StoreResolver, response: HttpResponseBase, *, by_host: bool = False) -> None:
+def vary_by_store(
+    resolver: StoreResolver, request: HttpRequest, response: HttpResponseBase, *, by_host: bool = False
+) -> None:
     """Tell caches on which headers the store depends, and shared caches to keep no copy.
 
     Responses that a view declares ``public`` may be kept, and so may, ``by_host``, those of stores with their own host
-    names: for caches that hand them out only to users whom the middleware has let in.
+    names: for caches that hand them out only to users whom the middleware has let in. Where the session names one of
+    several stores, no header tells the browser of a switch: it asks before it shows its own copy, and not by a date.
     """
     if vary := getattr(resolver, "vary", ()):
         patch_vary_headers(response, vary)
     if not (by_host and isinstance(resolver, SubdomainResolver)) and "public" not in response.get("Cache-Control", ""):
         patch_cache_control(response, private=True)
+        if isinstance(resolver, OfMembers) and resolver.follows_session(request):
+            patch_cache_control(response, no_cache=True)
+            del response["Last-Modified"]
 
 
 def _view_of(request: HttpRequest) -> Callable[..., Any] | None:

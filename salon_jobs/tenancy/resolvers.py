@@ -123,7 +123,7 @@ def make_resolver() -> StoreResolver:
     return resolver
 
 
-class _OfMembers:
+class OfMembers:
     """Base that allows the stores of the signed-in user. ``vary``: the headers on which the response depends."""
 
     vary: ClassVar[tuple[str, ...]] = ()
@@ -132,8 +132,12 @@ class _OfMembers:
         """Return whether the user is a member of the store."""
         return store in memberships(request)
 
+    def follows_session(self, request: HttpRequest) -> bool:
+        """Return whether the same request finds another store once the user has switched."""
+        return False
 
-class HeaderResolver(_OfMembers):
+
+class HeaderResolver(OfMembers):
     """Resolver that reads the store from the header ``REQUEST_HEADER``."""
 
     @property
@@ -146,7 +150,7 @@ class HeaderResolver(_OfMembers):
         return None if value is None else _as_store(value, f"the header {conf.request_header}")
 
 
-class SessionResolver(_OfMembers):
+class SessionResolver(OfMembers):
     """Resolver that reads the store from the session, under ``REQUEST_SESSION_KEY``."""
 
     def resolve(self, request: HttpRequest) -> StoreId | None:
@@ -154,8 +158,11 @@ class SessionResolver(_OfMembers):
         value = None if session is None else session.get(conf.request_session_key)
         return None if value is None else _as_store(str(value), f"the session's {conf.request_session_key}")
 
+    def follows_session(self, request: HttpRequest) -> bool:
+        return any(len(stores) > 1 for stores in _known_memberships(request).values())
 
-class SubdomainResolver(_OfMembers):
+
+class SubdomainResolver(OfMembers):
     """Resolver that takes the store's key from the subdomain of the domain that ``REQUEST_STORE`` names after "*.".
 
     In a subclass, set ``domain``, and override ``store_of`` for other names.
@@ -183,6 +190,9 @@ class MembershipResolver(HeaderResolver):
         stores = memberships(request)
         return stores[0] if len(stores) == 1 else None
 
+    def follows_session(self, request: HttpRequest) -> bool:
+        return conf.request_header not in request.headers and SessionResolver().follows_session(request)
+
 
 _RESOLVERS: Final[dict[str, type[StoreResolver]]] = {
     "membership": MembershipResolver,
@@ -194,10 +204,15 @@ _RESOLVERS: Final[dict[str, type[StoreResolver]]] = {
 
 def memberships(request: HttpRequest) -> tuple[StoreId, ...]:
     """Return the user's stores, read once per request and user: a view may sign in another one than the session."""
-    cached: dict[Any, tuple[StoreId, ...]] = request.__dict__.setdefault("_salon_jobs_stores", {})
-    if request.user.pk not in cached:
-        cached[request.user.pk] = stores_of(request.user)
-    return cached[request.user.pk]
+    known = _known_memberships(request)
+    if request.user.pk not in known:
+        known[request.user.pk] = stores_of(request.user)
+    return known[request.user.pk]
+
+
+def _known_memberships(request: HttpRequest) -> dict[Any, tuple[StoreId, ...]]:
+    known: dict[Any, tuple[StoreId, ...]] = request.__dict__.setdefault("_salon_jobs_stores", {})
+    return known
 
 
 def _as_store(value: str, source: str) -> StoreId:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import cache_control, cache_page
+from django.views.decorators.http import last_modified
 from rest_framework.authentication import SessionAuthentication
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
@@ -80,6 +82,16 @@ class CachedAction(TenantAPIView, ViewSet):
         return Response({"seen": canaries()})
 
 
+def dated(view: Any) -> Any:
+    return cache_control(max_age=600)(last_modified(lambda request: datetime(2026, 1, 1, tzinfo=UTC))(view))
+
+
+class DatedApi(Api):
+    @method_decorator(dated)
+    def get(self, request: Request) -> Response:
+        return super().get(request)
+
+
 async def aview(request: HttpRequest) -> HttpResponse:
     seen = [each.name async for each in Customer.objects.all()]
     return HttpResponse(str(seen))
@@ -110,6 +122,8 @@ urlpatterns = [
     *(path(f"{name}/", view) for name, view in CACHED.items()),
     path("plain/", look),
     path("public/", cache_control(public=True)(look)),
+    path("dated/", dated(look)),
+    path("api-dated/", DatedApi.as_view()),
 ]
 
 
@@ -213,6 +227,22 @@ def test_response_of_a_store_is_private(two: list[UUID], resolver: str) -> None:
     with configured(REQUEST_STORE=resolver), override_settings(ROOT_URLCONF=__name__):
         assert client.get("/plain/")["Cache-Control"] == "private"
         assert client.get("/public/")["Cache-Control"] == "public"
+
+
+@pytest.mark.parametrize("page", ["dated", "api-dated"])
+@pytest.mark.parametrize("how", ["membership", "session", "header", "one store", "host"])
+def test_browser_asks_after_a_switch(two: list[UUID], how: str, page: str) -> None:
+    """A switch in the session leaves address and headers as they were, and a date tells nothing of the store."""
+    resolver = {"header": "header", "session": "session", "host": "*.salons.example"}.get(how, "membership")
+    host = {"SERVER_NAME": f"{two[0]}.salons.example"} if how == "host" else {}
+    client = signed_in(member_of(*two[: 1 if how == "one store" else 2]), **host)
+    name_in_session(client, two[0])
+    with configured(REQUEST_STORE=resolver), override_settings(ROOT_URLCONF=__name__):
+        answer = client.get(f"/{page}/", headers={"X-Store-Id": str(two[0])} if how == "header" else {})
+    asks = how in ("membership", "session")
+    assert "canary 0" in answer.content.decode()
+    assert ("no-cache" in answer["Cache-Control"], "Last-Modified" in answer) == (asks, not asks)
+    assert "max-age=600" in answer["Cache-Control"]
 
 
 @pytest.mark.parametrize("caches", [SHARED, BY_STORE], ids=["shared", "by store"])
