@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin import options
 from django.contrib.admin.utils import get_fields_from_path
+from django.contrib.contenttypes.views import shortcut
 from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied
 from django.db import DatabaseError, router, transaction
 from django.db.models import Model, QuerySet
@@ -68,8 +70,13 @@ class StoreAdminSiteMixin(admin.AdminSite):
             super().register(model, given, **options)
 
     def get_urls(self) -> list[Any]:
-        view: Any = self.admin_view(self.choose_store)
-        return [path("choose-store/", view, name="salon_jobs_choose_store"), *super().get_urls()]
+        choice: Any = self.admin_view(self.choose_store)
+        row: Any = self.admin_view(self.view_on_site)
+        return [
+            path("choose-store/", choice, name="salon_jobs_choose_store"),
+            path("r/<path:content_type_id>/<path:object_id>/", row, name="view_on_site"),  # before Django's own
+            *super().get_urls(),
+        ]
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
         """Wrap the view; explain when hidden rows of other stores block a deletion."""
@@ -135,9 +142,17 @@ class StoreAdminSiteMixin(admin.AdminSite):
 
     def autocomplete_view(self, request: HttpRequest) -> HttpResponse:
         """Search in the chosen store."""
-        store = chosen_store(request) if store_model() is not None and self.has_permission(request) else None
-        with expect_no_rows() if store is None else tenant_context(store, switch=True):
+        with self._in_chosen_store(request):
             return super().autocomplete_view(request)
+
+    def view_on_site(self, request: HttpRequest, content_type_id: str, object_id: str) -> HttpResponseBase:
+        """Lead from a row's page in the admin to its own, in the chosen store."""
+        with self._in_chosen_store(request):
+            return shortcut(request, content_type_id, object_id)
+
+    def _in_chosen_store(self, request: HttpRequest) -> AbstractContextManager[object]:
+        store = chosen_store(request) if store_model() is not None and self.has_permission(request) else None
+        return expect_no_rows() if store is None else tenant_context(store, switch=True)
 
 
 class StoreAdminSite(StoreAdminSiteMixin):

@@ -460,3 +460,22 @@ def test_mixin_is_added_to_isolated_models_alone() -> None:
     assert not isinstance(site.get_model_admin(User), StoreAdminMixin)
     assert isinstance(site.get_model_admin(Customer), CustomerAdmin)
     assert type(site.get_model_admin(Customer)).__name__ == "CustomerAdmin"
+
+
+def test_view_on_site_finds_rows_of_chosen_store(two: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link of a row's page leads on, in the chosen store alone; without one no row is found."""
+    for model in (Customer, Store):
+        monkeypatch.setattr(model, "get_absolute_url", lambda row: f"/of/{row.pk}/", raising=False)
+    client = staff(*two)
+    rows: dict[Any, Any] = dict(seen("SELECT store_id, id FROM customer"))
+
+    def followed(model: Any, key: object) -> tuple[int, str]:
+        kind = ContentType.objects.get_for_model(model).pk
+        answer = client.get(f"{STAFF}r/{kind}/{key}/")
+        return answer.status_code, answer.get("Location", "").partition("/of/")[2]
+
+    for chosen in ("", *two):
+        choose(client, chosen)
+        for store in two:
+            for model, key in ((Customer, rows[store]), (Store, store)):
+                assert followed(model, key) == ((302, f"{key}/") if store == chosen else (404, ""))
