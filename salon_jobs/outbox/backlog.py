@@ -255,6 +255,17 @@ class Backlog:
                 hold.page = min(hold.page * _PAGE_GROWTH, self._most // 4)
             return stale
 
+    def waiting_ids(self) -> list[int]:
+        """Return the messages that are not taken yet."""
+        with self.changed:
+            return [message.id for message in (*self._first, *self._queue)]
+
+    def drop(self, ids: Collection[int]) -> None:
+        """Drop those of these messages that are not taken yet: they are not pending any more."""
+        with self.changed:
+            self.done([message for message in (*self._first, *self._queue) if message.id in ids])
+            self._drop(lambda message: message.id in ids)
+
     def take(self, most: int) -> list[OutgoingMessage]:
         """Take up to ``most`` messages to publish; they stay known until they are marked or put back."""
         with self.changed:
@@ -278,7 +289,7 @@ class Backlog:
             self._first.extendleft(reversed(kept))
 
     def done(self, messages: Iterable[OutgoingMessage]) -> None:
-        """Count messages that were published or skipped."""
+        """Count messages that were published or skipped, also by an operator."""
         with self.changed:
             if self._holds:
                 for message in messages:

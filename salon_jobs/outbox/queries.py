@@ -107,6 +107,11 @@ def fetch_passed_over(
     return _messages("fetch_passed_over", parameters, using=using)
 
 
+def still_pending(ids: Sequence[int], *, using: str) -> set[int]:
+    """Return which of these messages are pending."""
+    return {row[0] for row in run_raw("still_pending", {"ids": array(ids)}, using=using)}
+
+
 def message_destinations(*, using: str) -> list[str]:
     """Return the destinations of all messages."""
     return [row[0] for row in run_raw("message_destinations", {}, using=using)]

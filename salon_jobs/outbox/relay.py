@@ -72,6 +72,8 @@ class Relay(Loop):
         self._burst = burst
         self._forced = threading.Event()
         self._heard = float("-inf")
+        # Whether an operator has changed something since the last refresh.
+        self._told = False
         self._refresh_at = self._discover_at = self._log_left_out_at = float("-inf")
         self._refresh_took_s = 0.0
         self._sweep_at = time.monotonic() + _SWEEP_S
@@ -260,6 +262,7 @@ class Relay(Loop):
         """Wake the loop. It polls a second time soon, since this notification may stand for several commits."""
         self._heard = time.monotonic()
         if news == emit.OPERATOR:
+            self._told = True
             self._refresh_at = min(self._refresh_at, self._heard)
         self.wake()
 
@@ -312,6 +315,7 @@ class Relay(Loop):
         began = time.monotonic()
         # Set before reading, so that a request arriving in the meantime is kept.
         self._refresh_at = began + max(_REFRESH_S, _REFRESH_SHARE * self._refresh_took_s)
+        self._drop_ended()  # before a destination is resumed
         destinations = queries.destinations(using=self.using)
         self._registered = set(destinations)
         for name, (paused, outage) in destinations.items():
@@ -327,6 +331,20 @@ class Relay(Loop):
         for worker in self.workers:
             worker.backlog.refresh(blocked[worker.destination])
         self._refresh_took_s = time.monotonic() - began
+
+    def _drop_ended(self) -> None:
+        """Drop messages that operators have skipped or erased since they were read, however long they wait in memory.
+
+        Whatever was in flight when an operator told so is put back only in an outage: such destinations are looked at
+        every time.
+        """
+        is_told = self._told or self._listener.listening is not True
+        self._told = False
+        waiting = {each: each.backlog.waiting_ids() for each in self.workers if is_told or each.is_blocked}
+        ids = set(chain.from_iterable(waiting.values()))
+        if ids and (ended := ids - queries.still_pending(sorted(ids), using=self.using)):
+            for worker in waiting:
+                worker.backlog.drop(ended)
 
     def _discover(self) -> None:
         """Serve destinations that messages name and that have no row yet, as long as there may be more."""

@@ -396,6 +396,16 @@ class Histories(RuleBasedStateMachine):
                 if skip:
                     del self.blocked[key]
 
+    @rule(number=st.integers(1, 30), is_told=st.booleans())
+    def skip(self, number: int, is_told: bool) -> None:
+        """Skip a message that is not sent, wherever it is; the relay may learn of it, and of those before."""
+        row = self.rows.get(number)
+        if row is not None and row.status in ("pending", "failed"):
+            row.status = "skipped"
+            self.blocked = {key: held for key, held in self.blocked.items() if held[0] != number}
+        if is_told:
+            self.backlog.drop({id_ for id_ in self.backlog.waiting_ids() if self.rows[id_].status != "pending"})
+
     @invariant()
     def nothing_is_known_twice(self) -> None:
         if hasattr(self, "backlog"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from uuid import UUID
 
 import psycopg
@@ -12,7 +13,7 @@ from django.db import transaction
 
 from salon_jobs import tenant_context
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import Verdict
+from salon_jobs.brokers.publisher import OutgoingMessage, Verdict
 from salon_jobs.control import (
     ActionResult,
     MessageCriteria,
@@ -27,7 +28,7 @@ from salon_jobs.core.errors import MessageInvalid, OptionInvalid
 from salon_jobs.outbox.control import retry_heads, send_skipped_messages
 from tests.outbox import scene
 from tests.outbox.rows import OPERATOR, ORDERS, block, blocked, statuses, write
-from tests.outbox.scene import answer_with, arrived, emitted, fill, ids, relaying
+from tests.outbox.scene import RunningRelay, answer_with, arrived, emitted, fill, ids, relaying
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen, store_id_of, wait_until_waiting
 from tests.waiting import LIMIT_S, eventually
@@ -277,6 +278,44 @@ def test_relay_sends_nothing_to_a_paused_destination() -> None:
         assert arrived() == []
         resume_destination(scene.ORDERS, using=OPERATOR)
         eventually(arrived, [("a", 1)])
+
+
+@pytest.mark.parametrize("waits_for", ["its destination", "the broker", "others"])
+def test_skipped_message_in_memory_is_not_sent(waits_for: str, change_settings: Callable[..., None]) -> None:
+    """A relay has read it already, and may have to wait for hours before it can send anything."""
+    change_settings(OUTBOX={"FETCH_LIMIT": 1})
+    go_on = Event()
+    if waits_for == "its destination":
+        pause_destination(scene.ORDERS, using=OPERATOR)
+    elif waits_for == "the broker":
+        answer_with(Verdict.OUTAGE)
+    else:
+        answer_after(go_on)
+    for number, aggregate in enumerate("abbb"):
+        emitted(aggregate, number=number)
+    with relaying() as running:
+        eventually(lambda: in_memory(running), 4)
+        skip_messages(ids()[2:], using=OPERATOR)
+        eventually(lambda: in_memory(running), 2)
+        MemoryPublisher.answer = None
+        go_on.set()
+        resume_destination(scene.ORDERS, using=OPERATOR)
+        has_ended(published=2, skipped=2)
+    assert sorted(arrived()) == [("a", 0), ("b", 1)]
+
+
+def answer_after(event: Event) -> None:
+    """Have the broker be slow until then."""
+
+    def answer(_: OutgoingMessage) -> None:
+        assert event.wait(LIMIT_S)
+
+    MemoryPublisher.answer = answer
+
+
+def in_memory(running: RunningRelay) -> int:
+    """Return how many messages a relay has read and not marked."""
+    return sum(each["in_memory"] for each in running.facts()["destinations"].values())
 
 
 def test_relay_sends_a_replay_in_order() -> None:

@@ -71,3 +71,9 @@ SELECT
                       AND b.aggregate_id <> '')
    AND NOT EXISTS (SELECT FROM salon_jobs_blocked_aggregate b WHERE b.head_id = m.id)
  ORDER BY m.id LIMIT %(take)s
+
+-- name: still_pending
+-- Return which of these messages are pending: an operator may have skipped or erased others since they were read. By id
+-- alone: the planner must not choose an index of pending messages, of which there may be many.
+-- Locks: none. Role: worker.
+SELECT m.id FROM salon_jobs_message m WHERE m.id = ANY (%(ids)s::bigint[]) AND (m.status = 'pending') IS TRUE
