@@ -27,7 +27,7 @@ from salon_jobs.outbox.marker import Marker, MessagePruner
 from salon_jobs.outbox.partitions import Ownership
 from salon_jobs.outbox.progress import RelayProgress
 from salon_jobs.outbox.queries import Blocked, Gate, PageRequest
-from salon_jobs.outbox.relay_publishers import Publishers
+from salon_jobs.outbox.relay_publishers import BROKER_SILENT, Publishers
 from salon_jobs.process.heartbeat import EmbeddedRow, Heartbeat
 from salon_jobs.process.listener import Listener
 from salon_jobs.process.loop import Loop
@@ -74,6 +74,8 @@ class Relay(Loop):
         self._heard = float("-inf")
         # Whether an operator has changed something since the last refresh.
         self._told = False
+        # Whether partitions have come from relays that may have died in an outage.
+        self._inherits = False
         self._refresh_at = self._discover_at = self._log_left_out_at = float("-inf")
         self._refresh_took_s = 0.0
         self._sweep_at = time.monotonic() + _SWEEP_S
@@ -278,6 +280,7 @@ class Relay(Loop):
                 worker.abandon_batch()
         if lost or before != ownership.staying:
             self._refresh_at = float("-inf")
+            self._inherits = True
             log_event(
                 logging.INFO, events.PARTITIONS_OWNED, partitions=sorted(ownership.owned), relays=ownership.relays
             )
@@ -306,9 +309,17 @@ class Relay(Loop):
             outage = worker.breaker.outage
             if outage is None and not worker.paused:
                 outage = self._publishers.outage(worker.publisher)
+            if outage is None and worker.inherited_outage and not self._has_ended(worker):
+                continue
+            worker.inherited_outage = False
             if worker.written_outage != (code := outage.code if outage else ""):
                 queries.write_outage(worker.destination, outage, using=self.using)
                 worker.written_outage = code
+
+    def _has_ended(self, worker: DestinationWorker) -> bool:
+        """Return whether an outage that another relay wrote is over, as far as this one knows by now."""
+        is_silence = worker.written_outage == BROKER_SILENT
+        return worker.has_answered or (is_silence and self._publishers.answers(worker.publisher))
 
     def _refresh(self) -> None:
         """Reload operators' changes, and the aggregates that are due again."""
@@ -323,6 +334,9 @@ class Relay(Loop):
             worker.paused = paused
             if not outage and worker.written_outage:  # the row was lost, or the outage ended for another relay only
                 worker.written_outage = None
+            elif outage and self._inherits and not worker.written_outage:
+                worker.inherit(outage)
+        self._inherits = False
         blocked: defaultdict[str, list[Blocked]] = defaultdict(list)
         for row in queries.blocked(self._ownership.staying, using=self.using):
             blocked[row.aggregate_type].append(row)

@@ -19,6 +19,8 @@ from salon_jobs.core.errors import MessageInvalid, NotReady, SalonJobsError, req
 _PING_EVERY_S: Final = 10.0
 _PING_AGAIN_EVERY_S: Final = 2.0
 _SILENT_FOR_S: Final = 30.0
+# Code of the outage of a broker that answers no ping.
+BROKER_SILENT: Final = "OUTBOX.BROKER_SILENT"
 
 
 class Publishers:
@@ -60,8 +62,12 @@ class Publishers:
         """Return what a broker's silence means for its destinations, also while they have no messages to publish."""
         for ping in list(self._pings.values()):
             if ping.publisher is publisher and ping.silent_s() > _SILENT_FOR_S:
-                return PublishFailure(Verdict.OUTAGE, "OUTBOX.BROKER_SILENT", ping.trouble or "no answer")
+                return PublishFailure(Verdict.OUTAGE, BROKER_SILENT, ping.trouble or "no answer")
         return None
+
+    def answers(self, publisher: Publisher) -> bool:
+        """Return whether the last ping to a publisher's broker was answered."""
+        return any(ping.publisher is publisher and ping.is_answered for ping in list(self._pings.values()))
 
     def close(self) -> None:
         for ping in self._pings.values():
@@ -122,6 +128,12 @@ class BrokerPing:
         with self._lock:
             silent = self._answered is not None and (self.trouble or self._is_waiting)
             return self._clock() - self._answered if silent and self._answered is not None else 0.0
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the last ping has ended and was answered."""
+        with self._lock:
+            return self._thread is not None and not self._is_waiting and not self.trouble
 
     @property
     def _is_waiting(self) -> bool:

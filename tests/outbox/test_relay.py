@@ -112,6 +112,34 @@ def test_stores_share_an_aggregate(stores: list[UUID]) -> None:
     assert rows == [(stores[0], "order-7", "failed"), own[0], (stores[1], "order-7", "pending"), own[1]]
 
 
+def outage_of_another_relay(code: str) -> None:
+    """Write the row of an outage as a relay leaves it that died meanwhile."""
+    change(
+        "INSERT INTO salon_jobs_destination (aggregate_type, outage_code, outage_since) VALUES (%s, %s, '2026-05-06')",
+        *(ORDERS, code),
+    )
+
+
+def test_outage_that_outlives_its_relay() -> None:
+    """Whoever has its partitions says that it is over, but not before the destination answers."""
+    outage_of_another_relay("TEST.NO")
+    answer_with(Verdict.OUTAGE)
+    emitted("a")
+    with relaying() as running:
+        eventually(lambda: [each["outage"] for each in running.facts()["destinations"].values()], ["TEST.NO"])
+        assert seen("SELECT outage_since FROM salon_jobs_destination WHERE outage_since < '2026-05-07'")
+        MemoryPublisher.answer = None
+        eventually(outages, [""])
+
+
+def test_silence_that_outlives_its_relay(tune: Change) -> None:
+    """It ends with the first answer to a ping, without a message."""
+    tune(pings_s=0.0)
+    outage_of_another_relay("OUTBOX.BROKER_SILENT")
+    with relaying():
+        eventually(outages, [""])
+
+
 def test_another_relay_counts_the_attempts_on(change_settings: Change) -> None:
     change_settings(OUTBOX={"RETRY_BACKOFF": 60, "RETRY_COUNT": 3})
     answer_with(Verdict.RETRY)
