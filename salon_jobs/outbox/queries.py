@@ -140,6 +140,11 @@ def forget_head(head_id: int, *, using: str) -> None:
     BlockedAggregate.objects.using(using).filter(~Exists(pending), head_id=head_id).delete()
 
 
+def release_ended(partitions: Iterable[int], *, using: str) -> None:
+    """Unblock the aggregates of these partitions that messages park which have ended or are gone."""
+    run_raw("release_ended", {"partitions": list(partitions)}, using=using)
+
+
 def blocked(partitions: Iterable[int], *, using: str) -> list[Blocked]:
     due = ExpressionWrapper(Q(status=BlockedAggregate.Status.WAITING, retry_at__lte=Now()), BooleanField())
     rows = BlockedAggregate.objects.using(using).filter(partition__in=partitions)

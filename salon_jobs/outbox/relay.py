@@ -438,7 +438,11 @@ class Relay(Loop):
         return pages
 
     def _sweep(self) -> None:
-        """Look for messages that reading has passed over: of writers past the gate, such as logical replication."""
+        """Look for messages that reading has passed over: of writers past the gate, such as logical replication.
+
+        Also unblock aggregates parked by a message that has ended: nothing else would.
+        """
+        queries.release_ended(self._ownership.staying, using=self.using)
         for worker in self.workers:
             read_upto, in_memory = worker.backlog.read_so_far()
             for partition, upto in read_upto.items():

@@ -121,6 +121,34 @@ def test_store_skips_its_own_messages(stores: list[UUID]) -> None:
     assert statuses() == {own: "skipped", other: "failed", kept: "failed"}
 
 
+def test_store_skips_a_message_as_it_fails(stores: list[UUID], tune: Callable[..., None]) -> None:
+    """The store's statement began before the row that parks the aggregate was there, so a relay's sweep finds it."""
+    tune(sweep_s=0.1)
+    head, behind = (write(aggregate="1", kind=scene.ORDERS, store=stores[0]) for _ in range(2))
+    kept = write("failed", aggregate="2", kind=scene.ORDERS)
+    block(kept, "parked")
+
+    def skip() -> list[ActionResult[int]]:
+        with tenant_context(stores[0], using="web"):
+            return skip_messages([head], using="web")
+
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(url_for("worker_runtime")) as failing:
+        failing.execute("UPDATE salon_jobs_message SET status = 'failed', ended_at = now() WHERE id = %s", [head])
+        failing.execute(
+            "INSERT INTO salon_jobs_blocked_aggregate (aggregate_type, aggregate_id, partition, head_id, status)"
+            " SELECT aggregate_type, aggregate_id, partition, id, 'parked' FROM salon_jobs_message WHERE id = %s",
+            [head],
+        )
+        skipping = elsewhere(pool, skip)
+        wait_until_waiting()
+        failing.commit()
+        assert skipping.result(LIMIT_S) == [ActionResult(head, True)]
+    assert [row[0] for row in blocked()] == [head, kept]
+    with relaying():
+        eventually(statuses, {head: "skipped", behind: "published", kept: "failed"})
+    assert [row[0] for row in blocked()] == [kept]
+
+
 def test_unpark_by_pairs_and_by_destination() -> None:
     heads = [write("failed", aggregate=str(number)) for number in range(3)]
     alone, elsewhere_ = write(), write("failed", aggregate="0", kind="rn::nats:::stock")

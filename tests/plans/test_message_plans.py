@@ -99,6 +99,7 @@ def statements() -> dict[str, dict[str, Any]]:
         "oldest_message": {"types": [TYPE], "partitions": PARTITIONS},
         "block_unresolvable": {**thousand, **nowhere, "owner": 1},
         "fetch_heads": {"ids": list(range(1, PARKED + 1, PARKED // 500))},
+        "release_ended": {"partitions": list(range(PARTITIONS))},
         "still_pending": {"ids": list(range(1, PARKED + 1, PARKED // 2000))},
         "prune_messages": {"after": PARKED // 2, "published": "1 hour", "skipped": "1 hour"},
     }

@@ -94,3 +94,12 @@ DELETE FROM salon_jobs_blocked_aggregate b
  USING unnest(%(heads)s::bigint[], %(types)s::text[], %(aggregates)s::text[]) AS u (head_id, aggregate_type, aggregate_id)
  WHERE b.head_id = u.head_id
     OR (u.aggregate_id <> '' AND b.aggregate_type = u.aggregate_type AND b.aggregate_id = u.aggregate_id)
+
+-- name: release_ended
+-- Delete the rows of aggregates parked by messages that have ended or are gone: one that a store skipped, or another
+-- relay marked as published, in the moment in which its failure was written. Neither saw the row, and no retry comes.
+-- The subquery probes the primary key for each row; as a join it may read all that is pending.
+-- Locks: the rows, briefly. Role: worker.
+DELETE FROM salon_jobs_blocked_aggregate b
+ WHERE b.partition = ANY (%(partitions)s::smallint[]) AND b.status = 'parked'
+   AND ((SELECT m.status FROM salon_jobs_message m WHERE m.id = b.head_id) IN ('pending', 'failed')) IS NOT TRUE
