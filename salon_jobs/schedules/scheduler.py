@@ -37,7 +37,7 @@ from salon_jobs.process.heartbeat import EmbeddedRow, Heartbeat
 from salon_jobs.process.loop import Loop
 from salon_jobs.schedules.cron import CronExpression
 from salon_jobs.schedules.due import StoredSchedules
-from salon_jobs.schedules.entries import CronEntry, cron_entries, due_ticks
+from salon_jobs.schedules.entries import TICKS_AT_ONCE, CronEntry, cron_entries, due_ticks
 
 _LONGEST_SLEEP_S = 5.0
 _LATE_S = 120.0
@@ -358,7 +358,8 @@ def record_missed(entry: str, first: datetime, count: int, *, until: datetime, u
 
     Raises an error for which ``is_lock_conflict`` is true, with nothing recorded, if another transaction holds it.
     """
-    outcome = "missed: too late" if count == 1 else f"missed: too late, and {count - 1:,} after it"
+    more = " or more" if count == TICKS_AT_ONCE else ""
+    outcome = "missed: too late" if count == 1 else f"missed: too late, and {count - 1:,}{more} after it"
     with short_lock_timeout(using=using):
         CronTick.objects.using(using).bulk_create(
             [CronTick(entry=entry, tick_at=first, outcome=outcome)], ignore_conflicts=True

@@ -458,6 +458,14 @@ def test_missed_ticks_are_reported_once(crontab: None, caplog: pytest.LogCapture
     assert len(_fired()) == 6, "the late ones that are not too late"
 
 
+def test_many_missed_ticks_are_not_all_counted(crontab: None) -> None:
+    """Their outcome says so."""
+    cron("* * * * *", tasks.system)
+    _known_for(timedelta(days=2), TICK).poll()
+    first, *_ = _outcomes("test-system")
+    assert first == (TICK - timedelta(days=2) + MINUTE, None, "missed: too late, and 999 or more after it")
+
+
 def test_held_entry_delays_only_its_missed_ticks(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
     """They are recorded once the entry is free; its later ticks, which would leave them behind, wait for that."""
     for name in ("a-held", "b-free"):
