@@ -124,7 +124,7 @@ class RunNow(Action):
                 messages.warning(request, not_done(model, row, gettext(self.verb.done), error))
                 continue
             log_changed(request, [row], f"run now: job {handle.id}")
-            is_new = handle.action is EnqueueAction.INSERTED
+            is_new = handle.action in (EnqueueAction.INSERTED, EnqueueAction.SUPERSEDED_RUNNING)
             done = gettext("{noun} {row}: added {job}.") if is_new else gettext("{noun} {row}: found a waiting {job}.")
             job: SafeString | str = gettext("job %(id)s") % {"id": handle.id}
             if may(request, "salon_jobs.view_job"):

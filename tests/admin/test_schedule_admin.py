@@ -23,7 +23,7 @@ from salon_jobs.schedules.stored import save_schedule
 from tests import tasks
 from tests.admin.pages import ADMIN, Rows, form, listed, page_of, staff, text_of
 from tests.backend import calls
-from tests.support import change, elsewhere, seen, wait_until_waiting
+from tests.support import change, elsewhere, moved_to, seen, wait_until_waiting
 from tests.waiting import LIMIT_S
 
 MAY = ("view_schedule", "pause_schedule", "run_schedule", "delete_schedule", "view_all_stores")
@@ -88,6 +88,16 @@ def test_buttons_need_permission_and_are_logged(ids: list[int]) -> None:
     assert seen("SELECT id FROM salon_jobs_schedule ORDER BY 1") == [(id_,) for id_ in ids[:2]]
     logged = seen("SELECT split_part(change_message, ':', 1) FROM django_admin_log ORDER BY id")
     assert [text for (text,) in logged] == ["paused", "resumed", "run now", "run now", "deleted"]
+
+
+def test_run_beside_running_job_is_added(ids: list[int]) -> None:
+    """With the same key; one that waits is found instead."""
+    pk = schedule(tasks.keyed_system.call(note="n"), every=timedelta(hours=1), key="keyed").id
+    client = staff(may=MAY)
+    for said in ("added", "found a waiting"):
+        assert f"Schedule keyed: {said} " in act(client, "run_now", pk)
+    change(f"UPDATE salon_jobs_job SET {moved_to('running')} WHERE task = 'test-keyed-system'")
+    assert "Schedule keyed: added " in act(client, "run_now", pk)
 
 
 def test_store_staff_reach_own_schedules_alone(ids: list[int], two: tuple[Rows, Rows]) -> None:
