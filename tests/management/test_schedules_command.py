@@ -57,6 +57,24 @@ def test_schedule_is_named_by_key_and_store(stores: list[UUID]) -> None:
     assert seen("SELECT store_id FROM salon_jobs_schedule") == [(stores[0],)]
 
 
+def test_list_says_that_there_are_more() -> None:
+    same = "task, payload, line, every, catch_up, jitter, next_at"
+    change(
+        f"INSERT INTO salon_jobs_schedule (key, {same})"
+        f" SELECT n::text, {same} FROM salon_jobs_schedule, generate_series(1, 199) AS n WHERE store_id IS NULL"
+    )
+    assert "only the first 200 are listed; give a KEY to see any other" in run("schedules")[1]
+    change("DELETE FROM salon_jobs_schedule WHERE key = '1'")
+    assert "are listed" not in run("schedules")[1]
+
+
+def test_run_says_what_became_of_job() -> None:
+    schedule(tasks.keyed_system.call(note="n"), every=timedelta(hours=1), key="keyed")
+    [first, second] = [json.loads(run("schedules", "run", "keyed", "--json")[0]) for _ in range(2)]
+    assert (first["action"], second["action"], first["job_id"]) == ("inserted", "replaced", second["job_id"])
+    assert run("schedules", "run", "keyed")[0] == f"enqueued job {first['job_id']} (replaced)\n"
+
+
 def test_change_keeps_what_is_not_given(stores: list[UUID]) -> None:
     of_store = ("--store", str(stores[0]))
     row = "SELECT line, timezone, every, catch_up, jitter, overlap, payload::text FROM salon_jobs_schedule WHERE {}"

@@ -12,6 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from rich.text import Text
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.records import EnqueueAction
 from salon_jobs.core.text import short_repr
 from salon_jobs.core.units import duration
 from salon_jobs.db.statements import rows as rows_of
@@ -59,7 +60,10 @@ class ChangeSchedules(Subcommand):
         if (action == "change") != bool(given):
             raise CommandError("give change what to change, such as --line or --every, and no other action any of it")
         if action == "list":
-            _list(console, list(found.order_by("next_at")[:_LISTED]))
+            listed = list(found.order_by("next_at")[: _LISTED + 1])
+            _list(console, listed[:_LISTED])
+            if len(listed) > _LISTED:
+                console.note(f"only the first {_LISTED} are listed; give a KEY to see any other")
             return
         if key is None:
             raise CommandError(f"name a schedule: salon_jobs schedules {action} KEY")
@@ -72,7 +76,9 @@ class ChangeSchedules(Subcommand):
         if action == "run":
             with context_of(row.store_id):
                 handle: JobHandle = _VERBS["run_now"].call([row.pk], row.pk, by=os_user(), **aliases)
-            console.result({"schedule": key, "job_id": handle.id}, f"enqueued job {handle.id}")
+            said = "" if handle.action == EnqueueAction.INSERTED else f" ({handle.action.value})"
+            shown = {"schedule": key, "job_id": handle.id, "action": handle.action.value}
+            console.result(shown, f"enqueued job {handle.id}{said}")
             return
         if action == "change":
             if "timezone" in given and "line" not in given and (row.every or "every" in given):
