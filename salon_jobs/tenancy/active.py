@@ -364,5 +364,17 @@ _ROLLBACK: Final = re.compile(r"(?:[\s;]|--[^\n]*|/\*.*?\*/)*+ROLLBACK", re.IGNO
 
 
 def _rolls_back(statement: object) -> bool:
-    text = statement.as_string() if isinstance(statement, sql.Composable) else statement
-    return _ROLLBACK.match(text.decode(errors="replace") if isinstance(text, bytes) else str(text)) is not None
+    return _ROLLBACK.match(_text_of(statement)) is not None
+
+
+def _text_of(statement: object) -> str:
+    """Return a statement without the values in it, which only its connection may know how to write."""
+    match statement:
+        case sql.Composed():
+            return "".join(map(_text_of, statement))
+        case sql.SQL():
+            return statement.as_string()
+        case bytes():
+            return statement.decode(errors="replace")
+        case _:
+            return statement if isinstance(statement, str) else ""

@@ -17,6 +17,7 @@ from uuid import UUID
 import pytest
 from django.db import DatabaseError, OperationalError, ProgrammingError, connection, connections, transaction
 from psycopg import IsolationLevel, sql
+from psycopg.adapt import Dumper
 
 from project.salon.models import Store
 from salon_jobs import current_job, current_store_id, tenant_context
@@ -236,6 +237,22 @@ def test_rollback_to_older_savepoint(stores: list[UUID], older_has_store: bool, 
     with pytest.raises(DatabaseError, match="savepoint"):  # Django finds that of the block gone
         roll_back()
     assert visible() == []
+
+
+class _Grams:
+    """A value that one connection alone knows how to write."""
+
+
+class _GramsDumper(Dumper):
+    def dump(self, obj: object) -> bytes:
+        return b"500"
+
+
+def test_composed_statement_with_value_of_connection(stores: list[UUID]) -> None:
+    """Looking for a rollback writes no values: that takes the connection's own adapters."""
+    with tenant_context(stores[0]):
+        connection.connection.adapters.register_dumper(_Grams, _GramsDumper)
+        execute(sql.SQL("SELECT {}").format(sql.Literal(_Grams())))
 
 
 @pytest.mark.parametrize("atomic", [True, False])
