@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from io import StringIO
 from typing import Any
@@ -413,15 +413,29 @@ def test_names_are_quoted_for_shell(operator: Client) -> None:
     assert abs(datetime.fromisoformat(found["since"]) - run_at) < timedelta(seconds=LIMIT_S)
 
 
+@contextmanager
+def unapplied(which: str) -> Generator[list[str]]:
+    """Have the migrations of these names pending, as a condition in SQL; their names."""
+    names = [name for (name,) in seen(f"SELECT name FROM django_migrations WHERE app = 'salon_jobs' AND {which}")]
+    change("UPDATE django_migrations SET app = 'away' WHERE app = 'salon_jobs' AND name = ANY (%s)", names)
+    yield names
+    change("UPDATE django_migrations SET app = 'salon_jobs' WHERE app = 'away'")
+
+
 @pytest.fixture
-def pending() -> Iterator[str]:
-    """Have the newest migration pending, without the table that it creates; its name."""
-    [(name,)] = seen("SELECT max(name) FROM django_migrations WHERE app = 'salon_jobs'")
-    change("DELETE FROM django_migrations WHERE app = 'salon_jobs' AND name = %s", name)
-    change("ALTER TABLE salon_jobs_ended_process RENAME TO later")
-    yield f"salon_jobs.{name}"
-    change("ALTER TABLE later RENAME TO salon_jobs_ended_process")
-    change("INSERT INTO django_migrations (app, name, applied) VALUES ('salon_jobs', %s, now())", name)
+def pending(database: None) -> Iterator[str]:
+    """Have the newest migration pending; its name."""
+    with unapplied("name = (SELECT max(name) FROM django_migrations WHERE app = 'salon_jobs')") as [name]:
+        yield f"salon_jobs.{name}"
+
+
+@pytest.fixture
+def without_ends(database: None) -> Iterator[None]:
+    """Have the migration pending that creates the table of ended processes, and those after it."""
+    with unapplied("name >= '0011_ended_processes'"):
+        change("ALTER TABLE salon_jobs_ended_process RENAME TO later")
+        yield
+        change("ALTER TABLE later RENAME TO salon_jobs_ended_process")
 
 
 def test_workers_wait_for_migrations(operator: Client, pending: str) -> None:
@@ -436,6 +450,10 @@ def test_migrations_beside_living_workers(operator: Client, pending: str) -> Non
     assert only_problem(operator, "migrations-pending")["text"] == f"1 migration is pending: {pending}"
     add(task="test-system", state="failed")
     assert [each["kind"] for each in problems()] == ["jobs-failed", "migrations-pending"]
+
+
+def test_ends_are_not_read_before_their_migration(operator: Client, without_ends: None) -> None:
+    assert "salon_jobs.0011_ended_processes" in only_problem(operator, "migrations-pending")["text"]
 
 
 def test_pending_migrations_are_one_query() -> None:
