@@ -160,6 +160,11 @@ def _kind(item: pytest.Item) -> str:
     return "database" if is_case or {"migrated", "django_db_setup"} & fixtures else "unit"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let several runs at once delete the folders of earlier ones: pytest warns of what another has deleted."""
+    config.addinivalue_line("filterwarnings", r"ignore:\(rm_rf\) error removing:pytest.PytestWarning")
+
+
 def pytest_collection_finish() -> None:
     """Exclude what was imported and collected from every later garbage collection."""
     gc.collect()
