@@ -66,3 +66,25 @@ def connections_of_workers() -> list[tuple[Any, ...]]:
         " WHERE datname = current_database()"
         " AND application_name IN (SELECT 'salon_jobs/' || id FROM salon_jobs_process)"
     )
+
+
+@pytest.mark.parametrize("option", [True, False])
+def test_child_is_replaced_after_its_jobs(stores: list[UUID], held: Held, option: bool) -> None:
+    long = held.enqueue(store_id=stores[0])
+    words = ("--max-jobs-per-child", "4") if option else ()
+    settings: dict[str, Any] = {} if option else {"MAX_JOBS_PER_CHILD": 4}
+    with WorkerProcess("--concurrency", "2", *words, **settings) as worker:
+        held.wait_for_runs(1)
+        change("INSERT INTO salon_jobs_job (task) SELECT 'ping' FROM generate_series(1, 9)")
+        eventually(lambda: len(worker.logged("job_succeeded")), 3)
+        assert len(worker.logged("process_started", kind="worker")) == 1, "it waits for its long job"
+        assert worker.ask("/readyz")[0] == 200
+        held.let_go()
+        eventually(lambda: len(worker.logged("job_succeeded")), 10)
+        assert len(worker.logged("process_started", kind="worker")) == 3
+        assert [record["jobs"] for record in worker.logged("process_draining")] == [4, 4]
+        assert not worker.logged("job_released")
+        assert not worker.logged("child_died")
+        assert worker.end() == 0
+    assert [record["job_id"] for record in worker.logged("job_succeeded", task_name="e2e-wait-for-file")] == [long]
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
