@@ -117,8 +117,8 @@ class DestinationWorker:
         self._failures: list[Failure] = []
         # The outage that this relay wrote to the table, "" for none, None if the row may be lost. Written by the relay.
         self.written_outage: str | None = ""
-        # Whether another relay wrote it, which may have died, and whether the destination has answered since.
-        self.inherited_outage = self.has_answered = False
+        # Whether another relay wrote it, which may have died, and the destination has not answered since.
+        self.inherited_outage = False
 
     def stop(self, *, force: bool = False) -> None:
         """Stop after the batch being published; with ``force``, after the current message. Idempotent."""
@@ -145,7 +145,7 @@ class DestinationWorker:
 
     def inherit(self, outage: str) -> None:
         """Answer for the row of an outage that another relay wrote: it stays until the destination answers."""
-        self.written_outage, self.inherited_outage, self.has_answered = outage, True, False
+        self.written_outage, self.inherited_outage = outage, True
 
     def give_tokens(self, tokens: int) -> None:
         with self.backlog.changed:
@@ -325,7 +325,7 @@ class DestinationWorker:
             self._marker.put(MarkBatch(self.backlog, sent, skipped))
 
     def _close_breaker(self, *, healed: bool = True) -> None:
-        self.has_answered = True
+        self.inherited_outage = False
         if self.breaker.close(healed=healed):
             log_event(logging.INFO, events.DESTINATION_BACK, aggregate_type=self.destination)
 

@@ -309,17 +309,18 @@ class Relay(Loop):
             outage = worker.breaker.outage
             if outage is None and not worker.paused:
                 outage = self._publishers.outage(worker.publisher)
-            if outage is None and worker.inherited_outage and not self._has_ended(worker):
+            if outage is None and self._still_inherits(worker):
                 continue
             worker.inherited_outage = False
             if worker.written_outage != (code := outage.code if outage else ""):
                 queries.write_outage(worker.destination, outage, using=self.using)
                 worker.written_outage = code
 
-    def _has_ended(self, worker: DestinationWorker) -> bool:
-        """Return whether an outage that another relay wrote is over, as far as this one knows by now."""
-        is_silence = worker.written_outage == BROKER_SILENT
-        return worker.has_answered or (is_silence and self._publishers.answers(worker.publisher))
+    def _still_inherits(self, worker: DestinationWorker) -> bool:
+        """Return whether an outage that another relay wrote goes on, as far as this one knows by now."""
+        if not worker.inherited_outage:
+            return False
+        return worker.written_outage != BROKER_SILENT or not self._publishers.answers(worker.publisher)
 
     def _refresh(self) -> None:
         """Reload operators' changes, and the aggregates that are due again."""
